@@ -1,0 +1,298 @@
+package wire
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// inlineLimit leaves room in a frame for the kernel's bookkeeping; larger
+// messages go into a memfd.
+const inlineLimit = MaxFrame / 2
+
+// inMemfd is the whole packet when the message lies in the first descriptor.
+var inMemfd = []byte(`{"kind":"memfd"}`)
+
+// Conn is one end of a conversation. Send may be called from any goroutine,
+// Recv from one. Close ends both directions and may be called more than once.
+type Conn struct {
+	file *os.File
+
+	// mu guards the fields below it.
+	mu     sync.Mutex
+	queue  []outgoing
+	wake   *sync.Cond
+	closed bool
+}
+
+type outgoing struct {
+	data []byte
+	fds  []int
+}
+
+// NewConn takes ownership of fd, a connected SOCK_SEQPACKET socket.
+func NewConn(fd int) (*Conn, error) {
+	// The poller needs a non-blocking descriptor, or a Recv would pin a thread.
+	if err := unix.SetNonblock(fd, true); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("set control socket non-blocking: %w", err)
+	}
+	unix.CloseOnExec(fd)
+	c := &Conn{file: os.NewFile(uintptr(fd), "control")}
+	c.wake = sync.NewCond(&c.mu)
+	go c.write()
+	return c, nil
+}
+
+// Pair returns the two ends of a new conversation as close-on-exec descriptors.
+func Pair() (ours, theirs int, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, -1, fmt.Errorf("make control socket: %w", err)
+	}
+	return fds[0], fds[1], nil
+}
+
+// Send queues a message and returns. The descriptors belong to the Conn from
+// here on and are closed once sent, or when the Conn ends.
+func (c *Conn) Send(m Message, fds ...int) {
+	data, err := json.Marshal(m)
+	if err == nil && len(fds) > MaxFDs-1 {
+		err = errors.New("too many descriptors")
+	}
+	if err == nil && len(data) > inlineLimit {
+		var fd int
+		if fd, err = SealedMemfd("message", data); err == nil {
+			data, fds = inMemfd, append([]int{fd}, fds...)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil || c.closed {
+		closeAll(fds)
+		if err != nil {
+			// A message that cannot be sent would leave its reader waiting for
+			// ever: end the conversation, which both sides know how to survive.
+			c.closeLocked()
+		}
+		return
+	}
+	c.queue = append(c.queue, outgoing{data, fds})
+	c.wake.Signal()
+}
+
+// write is the only goroutine that sends.
+func (c *Conn) write() {
+	for {
+		c.mu.Lock()
+		for len(c.queue) == 0 && !c.closed {
+			c.wake.Wait()
+		}
+		if c.closed {
+			c.mu.Unlock()
+			return
+		}
+		next := c.queue[0]
+		c.queue = c.queue[1:]
+		c.mu.Unlock()
+
+		err := c.writePacket(next)
+		closeAll(next.fds)
+		if err != nil {
+			_ = c.Close()
+			return
+		}
+	}
+}
+
+func (c *Conn) writePacket(o outgoing) error {
+	raw, err := c.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var oob []byte
+	if len(o.fds) > 0 {
+		oob = unix.UnixRights(o.fds...)
+	}
+	var sendErr error
+	err = raw.Write(func(fd uintptr) bool {
+		for {
+			sendErr = unix.Sendmsg(int(fd), o.data, oob, nil, unix.MSG_NOSIGNAL)
+			if sendErr != unix.EINTR {
+				return sendErr != unix.EAGAIN
+			}
+		}
+	})
+	return errors.Join(err, sendErr)
+}
+
+// Recv waits for the next message. The descriptors, close-on-exec, belong to
+// the caller. It returns io.EOF once the other side has gone or Close was called.
+func (c *Conn) Recv() (Message, []int, error) {
+	data, fds, err := c.readPacket()
+	if err != nil {
+		return Message{}, nil, err
+	}
+	if string(data) == string(inMemfd) {
+		if len(fds) == 0 {
+			return Message{}, nil, errors.New("control message without its memfd")
+		}
+		data, err = readMemfd(fds[0])
+		_ = unix.Close(fds[0])
+		fds = fds[1:]
+		if err != nil {
+			closeAll(fds)
+			return Message{}, nil, err
+		}
+	}
+	var m Message
+	if err := json.Unmarshal(data, &m); err != nil {
+		closeAll(fds)
+		return Message{}, nil, fmt.Errorf("decode control message: %w", err)
+	}
+	return m, fds, nil
+}
+
+func (c *Conn) readPacket() (data []byte, fds []int, err error) {
+	raw, err := c.file.SyscallConn()
+	if err != nil {
+		return nil, nil, io.EOF
+	}
+	buf := make([]byte, MaxFrame)
+	oob := make([]byte, unix.CmsgSpace(MaxFDs*4))
+	var n, oobn, flags int
+	var recvErr error
+	err = raw.Read(func(fd uintptr) bool {
+		for {
+			n, oobn, flags, _, recvErr = unix.Recvmsg(int(fd), buf, oob, unix.MSG_CMSG_CLOEXEC)
+			if recvErr != unix.EINTR {
+				return recvErr != unix.EAGAIN
+			}
+		}
+	})
+	if err != nil || recvErr == unix.ECONNRESET {
+		return nil, nil, io.EOF
+	}
+	if recvErr != nil {
+		return nil, nil, fmt.Errorf("receive control message: %w", recvErr)
+	}
+	fds, err = parseFDs(oob[:oobn])
+	if err != nil {
+		return nil, nil, err
+	}
+	if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+		closeAll(fds)
+		return nil, nil, errors.New("control message was cut short")
+	}
+	if n == 0 {
+		closeAll(fds)
+		return nil, nil, io.EOF
+	}
+	return buf[:n], fds, nil
+}
+
+func parseFDs(oob []byte) ([]int, error) {
+	if len(oob) == 0 {
+		return nil, nil
+	}
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, fmt.Errorf("parse control message: %w", err)
+	}
+	var fds []int
+	for i := range msgs {
+		got, err := unix.ParseUnixRights(&msgs[i])
+		if err != nil {
+			continue
+		}
+		fds = append(fds, got...)
+	}
+	return fds, nil
+}
+
+// Close ends the conversation; queued messages are dropped.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closeLocked()
+}
+
+func (c *Conn) closeLocked() error {
+	if c.closed {
+		return nil
+	}
+	c.closed = true
+	for _, o := range c.queue {
+		closeAll(o.fds)
+	}
+	c.queue = nil
+	c.wake.Broadcast()
+	// Shutdown before close: a Recv in the poller, and the peer, see the end at
+	// once even while another descriptor of this socket is still being passed on.
+	if raw, err := c.file.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+	}
+	return c.file.Close()
+}
+
+// SealedMemfd returns a close-on-exec memfd that holds data, positioned at its
+// start, and that nobody can change any more.
+func SealedMemfd(name string, data []byte) (int, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return -1, fmt.Errorf("make memfd %s: %w", name, err)
+	}
+	for off := 0; off < len(data); {
+		n, err := unix.Pwrite(fd, data[off:], int64(off))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			_ = unix.Close(fd)
+			return -1, fmt.Errorf("fill memfd %s: %w", name, err)
+		}
+		off += n
+	}
+	seals := unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		_ = unix.Close(fd)
+		return -1, fmt.Errorf("seal memfd %s: %w", name, err)
+	}
+	return fd, nil
+}
+
+func readMemfd(fd int) ([]byte, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("stat control memfd: %w", err)
+	}
+	if st.Size > MaxMessage {
+		return nil, errors.New("control message is too large")
+	}
+	data := make([]byte, st.Size)
+	for off := 0; off < len(data); {
+		n, err := unix.Pread(fd, data[off:], int64(off))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read control memfd: %w", err)
+		}
+		if n == 0 {
+			return nil, io.ErrUnexpectedEOF
+		}
+		off += n
+	}
+	return data, nil
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}
