@@ -1,0 +1,125 @@
+# The script runner. `make help` lists what there is; everything is incremental.
+
+SHELL := /bin/sh
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+GOARCH := $(shell go env GOARCH 2>/dev/null)
+NODE := tools/with-node.sh
+BIN := node_modules/.bin
+NPM_STAMP := node_modules/.package-lock.json
+
+# What a build depends on. The find runs at every start and costs milliseconds.
+GO_FILES := $(shell find core capi -name '*.go' ! -name '*_test.go' 2>/dev/null) go.mod go.sum
+C_FILES := $(shell find core capi -name '*.[chS]' -o -name '*.sh' 2>/dev/null)
+ADDON_FILES := $(shell find src capi -name '*.cc' -o -name '*.h' 2>/dev/null) binding.gyp
+TS_FILES := $(shell find lib -name '*.ts' 2>/dev/null) tsconfig.json
+
+LIBRARY := build/Release/libsandbox.so
+ADDON := build/Release/sandbox.node
+DIST := dist/index.js
+
+##@ Everyday
+
+help: ## list the targets
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z][a-z-]*:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: native dist ## build the library, the addon and the JavaScript; incremental
+
+demo: deps build ## run a real eve agent in the sandbox and print what it did
+	@$(NODE) sh tools/run-script.sh "make demo" test/demo/run.mjs
+
+test: ## run every test, started by root also as an ordinary user; prints counts
+test: deps build gotest test-types
+	@tools/test.sh
+
+bench: deps build ## measure ratios in one run; JSON goes to build/bench.json
+	@$(NODE) sh tools/run-script.sh "make bench" test/bench/run.mjs
+
+lint: lint-go lint-c lint-ts lint-sh ## run every linter
+
+fmt: lint-tools $(NPM_STAMP) ## format Go, C, C++, TypeScript
+	@tools/format.sh write
+
+check: fmt-check lint test ## the gate: formatting, linters, tests
+
+pack: build ## write the installable tarball to build/
+	@$(NODE) tools/pack.sh
+
+clean: ## remove what was built; what was installed stays
+	rm -rf build dist prebuilds
+	rm -f core/initproc/image/*.gz
+
+##@ Parts of the above
+
+deps: node $(NPM_STAMP) ## install what building and testing need
+	@tools/require.sh bwrap setpriv
+
+node: ## install Node 24 into tools/node unless the machine has one with headers
+	@tools/require.sh go node npm c++
+	@tools/install-node.sh
+
+$(NPM_STAMP): package.json package-lock.json | node
+	@echo "installing development packages"
+	@$(NODE) npm ci --ignore-scripts --no-fund --no-audit --loglevel=error
+	@touch $@
+
+native: $(LIBRARY) $(ADDON) ## build libsandbox.so and sandbox.node
+dist: $(DIST) ## compile lib/ to dist/
+
+$(LIBRARY): $(GO_FILES) $(C_FILES) | node
+	@mkdir -p $(@D)
+	sh core/initproc/image/build.sh $(GOARCH)
+	sh capi/build.sh $@
+	@touch $@
+
+$(ADDON): $(ADDON_FILES) $(NPM_STAMP)
+	$(NODE) $(BIN)/node-gyp configure build --silent
+	@touch $@
+
+$(DIST): $(TS_FILES) $(NPM_STAMP)
+	$(NODE) $(BIN)/tsc -p tsconfig.json
+	@touch $@
+
+gotest: $(LIBRARY) ## compile the Go tests into build/gotest
+	@tools/build-gotest.sh
+
+test-go: deps build gotest ## run the Go tests once, as whoever you are
+	@tools/test.sh go
+
+test-node: deps build ## run the node:test suites once, as whoever you are
+	@tools/test.sh node
+
+test-types: deps dist ## check our types against the real eve's
+	@$(NODE) sh tools/run-script.sh "make test-types" test/types/run.mjs
+
+test-rules: deps build ## break each rule of the boundary on purpose and see its test fail
+	@$(NODE) sh tools/run-script.sh "make test-rules" test/rules/run.mjs
+
+test-pack: pack ## install the tarball without compiler and Go, and run a command
+	@$(NODE) sh tools/run-script.sh "make test-pack" test/pack/run.mjs
+
+fmt-check: lint-tools $(NPM_STAMP) ## say what fmt would change
+	@tools/format.sh check
+
+lint-tools: ## build the Go linters and install clang-format and shellcheck
+	@tools/require.sh clang-format shellcheck
+	@tools/build-tools.sh
+
+lint-go: lint-tools $(LIBRARY)
+	@tools/lint-go.sh
+
+lint-c: $(ADDON_FILES) $(NPM_STAMP)
+	@$(NODE) tools/lint-c.sh
+
+lint-ts: $(NPM_STAMP) $(TS_FILES)
+	@$(NODE) $(BIN)/oxlint --quiet --deny-warnings
+	@$(NODE) $(BIN)/tsc -p tsconfig.json --noEmit
+
+lint-sh: lint-tools
+	@git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck
+
+.PHONY: help build demo test bench lint fmt check pack clean deps node native dist gotest \
+  test-go test-node test-types test-rules test-pack fmt-check lint-tools lint-go lint-c lint-ts lint-sh
