@@ -1,0 +1,318 @@
+// Drives real eve agents: installs and builds a project, starts its server,
+// talks to it over HTTP, and looks for processes it left behind. The demo and
+// the end-to-end tests share it. It knows nothing of node:test and prints
+// nothing.
+
+import { spawn } from "node:child_process";
+import { createHash } from "node:crypto";
+import { once } from "node:events";
+import { cp, mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
+import { dirname, join, resolve } from "node:path";
+import { createInterface } from "node:readline";
+import { setTimeout as delay } from "node:timers/promises";
+
+const here = import.meta.dirname;
+
+/** The repository. */
+export const root = resolve(here, "../..");
+
+/** The eve releases the tests run against, each with a lockfile of its own. */
+export const eveVersions = ["0.27.13", "0.32.0", "0.44.4", "0.63.0"];
+
+/** How long an install, a build or a start may take, in milliseconds. */
+const stepTimeoutMs = 180_000;
+/** How long one turn of a conversation may take, in milliseconds. */
+const turnTimeoutMs = 60_000;
+
+/** Children that are still running, each the leader of its own process group. */
+const children = new Set();
+
+/**
+ * Kills every process this module started, with its process group. Safe in a
+ * signal handler and when nothing runs.
+ */
+export function endChildren() {
+  for (const child of children) killGroup(child, "SIGKILL");
+}
+
+function killGroup(child, signal) {
+  try {
+    process.kill(-child.pid, signal);
+  } catch (error) {
+    if (error.code !== "ESRCH") throw error;
+  }
+}
+
+/** Starts Node-based tools with this very Node first on PATH. */
+function start(command, args, cwd) {
+  const child = spawn(command, args, {
+    cwd,
+    // A group of its own, so that nothing of it outlives endChildren().
+    detached: true,
+    env: {
+      ...process.env,
+      PATH: `${dirname(process.execPath)}:${process.env.PATH}`,
+      EVE_TELEMETRY_DISABLED: "1",
+      NO_COLOR: "1",
+    },
+    stdio: ["ignore", "pipe", "pipe"],
+  });
+  const output = [];
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.setEncoding("utf8").on("data", (text) => output.push(text));
+  }
+  children.add(child);
+  const exited = once(child, "exit").finally(() => children.delete(child));
+  exited.catch(() => {}); // a child that could not start: whoever waits for it hears
+  return { child, exited, output: () => output.join("") };
+}
+
+/** Runs a command to its end; a status other than 0 rejects with its output. */
+async function complete(command, args, cwd) {
+  const run = start(command, args, cwd);
+  const timer = setTimeout(() => killGroup(run.child, "SIGKILL"), stepTimeoutMs);
+  try {
+    const [code, signal] = await run.exited;
+    if (code === 0) return run.output();
+    throw new Error(`${command} ${args.join(" ")}: ${signal ?? `status ${code}`}\n${run.output()}`);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/**
+ * Polls until check() answers something truthy, and returns that. Rejects
+ * after timeoutMs milliseconds with what was waited for.
+ */
+export async function until(what, check, timeoutMs = 10_000) {
+  const deadline = performance.now() + timeoutMs;
+  for (;;) {
+    const answer = await check();
+    if (answer) return answer;
+    if (performance.now() > deadline) throw new Error(`${what}: not within ${timeoutMs} ms`);
+    await delay(20);
+  }
+}
+
+/** The packed package: `make pack` leaves exactly one of them in build/. */
+export async function packedTarball() {
+  if (process.env.SANDBOX_BWRAP_TARBALL) return resolve(process.env.SANDBOX_BWRAP_TARBALL);
+  const names = await readdir(join(root, "build")).catch(() => []);
+  const tarballs = names.filter((name) => name.endsWith(".tgz"));
+  if (tarballs.length !== 1) {
+    throw new Error(`build/ holds ${tarballs.length} tarballs instead of one: run \`make pack\``);
+  }
+  return join(root, "build", tarballs[0]);
+}
+
+/**
+ * Makes dir an agent project on the given eve release with the packed package
+ * in it, and builds it. node_modules is kept while lockfile and tarball are
+ * the same; everything an earlier agent left is removed.
+ */
+export async function prepareProject({ dir, eve, tarball }) {
+  if (Number(process.versions.node.split(".")[0]) < 24) {
+    throw new Error(`eve needs Node 24 or newer, this is ${process.version}`);
+  }
+  await mkdir(dir, { recursive: true });
+  await installPackages({ dir, eve, tarball });
+  for (const name of await readdir(dir)) {
+    if (!["node_modules", "package.json", "package-lock.json", "installed"].includes(name)) {
+      await rm(join(dir, name), { recursive: true, force: true });
+    }
+  }
+  await cp(join(here, "agent"), dir, { recursive: true });
+  await complete(process.execPath, ["node_modules/eve/bin/eve.js", "build"], dir);
+  return { dir, eve };
+}
+
+async function installPackages({ dir, eve, tarball }) {
+  const locked = join(here, "versions", eve);
+  const digest = createHash("sha256");
+  for (const file of [join(locked, "package-lock.json"), tarball]) digest.update(await readFile(file));
+  const wanted = digest.digest("hex");
+  const stamp = join(dir, "installed");
+  if ((await readFile(stamp, "utf8").catch(() => "")) === wanted) return;
+
+  await rm(stamp, { force: true });
+  await cp(locked, dir, { recursive: true });
+  const quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"];
+  await complete("npm", ["install", ...quiet, tarball], dir);
+  await writeFile(stamp, wanted);
+}
+
+/**
+ * Starts `eve start` on a free port and waits until it listens.
+ *
+ * The server has: url; prepared, the line eve printed about its templates; pid
+ * of the process that serves; stop(), which sends SIGTERM to the command as a
+ * supervisor does and resolves with its exit status; kill(), which sends
+ * SIGKILL to the serving process.
+ */
+export async function startServer(project) {
+  const run = start(
+    process.execPath,
+    ["node_modules/eve/bin/eve.js", "start", "--host", "127.0.0.1", "--port", "0"],
+    project.dir,
+  );
+  let ended = false;
+  const exited = run.exited.finally(() => (ended = true));
+  exited.catch(() => {});
+
+  const url = await until(
+    "eve start listens",
+    async () => {
+      if (ended) throw new Error(`eve start ended:\n${run.output()}`);
+      const found = /server listening at (http:\/\/\S+?)\/?\s/.exec(run.output())?.[1];
+      return found && (await fetch(`${found}/eve/v1/health`).catch(() => null))?.ok ? found : null;
+    },
+    stepTimeoutMs,
+  ).catch((error) => {
+    killGroup(run.child, "SIGKILL");
+    throw new Error(`${error.message}\n${run.output()}`);
+  });
+  const serving = (await processes()).find(
+    (candidate) => candidate.ppid === run.child.pid && candidate.cmdline.includes("server/index.mjs"),
+  );
+  if (!serving) throw new Error(`eve start has no server process:\n${run.output()}`);
+
+  return {
+    url,
+    pid: serving.pid,
+    prepared: /initialized .*template.*/.exec(run.output())?.[0] ?? "",
+    output: run.output,
+    async stop() {
+      run.child.kill("SIGTERM");
+      const timer = setTimeout(() => killGroup(run.child, "SIGKILL"), 30_000);
+      const [code, signal] = await exited.finally(() => clearTimeout(timer));
+      return code ?? signal;
+    },
+    async kill() {
+      process.kill(serving.pid, "SIGKILL");
+      await until("the server is gone", async () => !(await isAlive(serving)));
+      run.child.kill("SIGKILL");
+      await exited;
+    },
+  };
+}
+
+/**
+ * Opens a conversation. Nothing is sent before the first say(). It outlives
+ * its server: give the next one to moveTo().
+ */
+export function openConversation(server) {
+  let { url } = server;
+  let sessionId;
+  let continuationToken;
+  let eventsRead = 0;
+
+  async function post(body) {
+    const response = await fetch(`${url}/eve/v1/session${sessionId ? `/${sessionId}` : ""}`, {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify(body),
+    });
+    if (!response.ok) throw new Error(`${response.url}: ${response.status} ${await response.text()}`);
+    return response.json();
+  }
+
+  /** The events of the running turn, up to the one that ends it. */
+  async function* turn() {
+    const address = `${url}/eve/v1/session/${sessionId}/stream?startIndex=${eventsRead}`;
+    const response = await fetch(address, { signal: AbortSignal.timeout(turnTimeoutMs) });
+    if (!response.ok) throw new Error(`${address}: ${response.status} ${await response.text()}`);
+    let rest = "";
+    for await (const text of response.body.pipeThrough(new TextDecoderStream())) {
+      const lines = (rest + text).split("\n");
+      rest = lines.pop();
+      for (const line of lines.filter((candidate) => candidate.trim() !== "")) {
+        const event = JSON.parse(line);
+        eventsRead++;
+        yield event;
+        if (event.type === "session.waiting") return;
+      }
+    }
+    throw new Error(`${address}: ended in the middle of a turn`);
+  }
+
+  return {
+    moveTo(next) {
+      url = next.url;
+    },
+    /**
+     * Sends a message and has the model make these calls ({ name, input }),
+     * one after another. Returns, for each, the tool's output and whether it
+     * was an error.
+     */
+    async say(text, calls) {
+      const message = `${text}\n${JSON.stringify(calls)}`;
+      const answer = await post({ message, ...(continuationToken && { continuationToken }) });
+      sessionId ??= answer.sessionId;
+      // Only eve before 0.31 hands one out, and wants it back.
+      continuationToken = answer.continuationToken;
+
+      const results = [];
+      for await (const event of turn()) {
+        if (/\.failed$/.test(event.type)) throw new Error(`${event.type}: ${JSON.stringify(event.data)}`);
+        if (event.type !== "action.result") continue;
+        const { status, result } = event.data;
+        results.push({ output: result.output, isError: status !== "completed" });
+      }
+      if (results.length !== calls.length) {
+        throw new Error(`the model made ${results.length} of ${calls.length} calls: ${JSON.stringify(results)}`);
+      }
+      return results;
+    },
+  };
+}
+
+/** Every process that /proc shows: pid, ppid, start time, command line. */
+async function processes() {
+  const pids = (await readdir("/proc")).filter((name) => /^\d+$/.test(name));
+  const found = await Promise.all(pids.map((pid) => readProcess(Number(pid))));
+  return found.filter((candidate) => candidate !== null);
+}
+
+async function readProcess(pid) {
+  try {
+    const stat = await readFile(`/proc/${pid}/stat`, "utf8");
+    const cmdline = await readFile(`/proc/${pid}/cmdline`, "latin1");
+    // The name in parentheses may hold anything, so count from its end.
+    const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
+    if (fields[0] === "Z" || fields[0] === "X") return null;
+    return { pid, ppid: Number(fields[1]), startTime: fields[19], cmdline };
+  } catch (error) {
+    if (error.code === "ENOENT" || error.code === "ESRCH") return null;
+    throw error;
+  }
+}
+
+async function isAlive({ pid, startTime }) {
+  return (await readProcess(pid))?.startTime === startTime;
+}
+
+/** The processes whose command line holds the marker. */
+export async function markedProcesses(marker) {
+  return (await processes()).filter((candidate) => candidate.cmdline.includes(marker));
+}
+
+/** Every descendant of a process, whatever session or group it moved to. */
+export async function descendants(pid) {
+  const all = await processes();
+  const found = [];
+  const queue = [pid];
+  while (queue.length > 0) {
+    const parent = queue.shift();
+    for (const candidate of all.filter((process) => process.ppid === parent)) {
+      found.push(candidate);
+      queue.push(candidate.pid);
+    }
+  }
+  return found;
+}
+
+/** Those of the given processes that still run. */
+export async function survivors(list) {
+  const alive = await Promise.all(list.map(isAlive));
+  return list.filter((_, index) => alive[index]);
+}
