@@ -43,6 +43,9 @@ type environment struct {
 	calls   map[uint64]context.CancelCauseFunc
 	handles map[uint64]held
 	closers []func(ctx context.Context)
+
+	// desk is what the requests keep for the environment.
+	desk desk
 }
 
 // openEnvironment makes an environment whose replies go to send.

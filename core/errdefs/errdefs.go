@@ -8,6 +8,8 @@ package errdefs
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -143,6 +145,15 @@ func CodeOf(err error) Code {
 		return Code(unix.ErrnoName(errno))
 	}
 	return Internal
+}
+
+// Recover turns a panic into an Internal error in *err. It is for the defer
+// statement of a goroutine's first function: a panic that leaves a goroutine
+// would abort the whole host process.
+func Recover(err *error) {
+	if v := recover(); v != nil {
+		*err = &Error{Code: Internal, Msg: fmt.Sprintf("panic: %v", v), Detail: string(debug.Stack())}
+	}
 }
 
 // wireError is the JSON shape that lib/errors.ts decodes.

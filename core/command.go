@@ -1,0 +1,127 @@
+package core
+
+import (
+	"context"
+	"time"
+
+	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
+	"github.com/evelandhq/sandbox-bwrap/core/event"
+	"github.com/evelandhq/sandbox-bwrap/core/initproc/wire"
+	"github.com/evelandhq/sandbox-bwrap/core/spec"
+	"github.com/evelandhq/sandbox-bwrap/core/supervise"
+)
+
+// Run runs a command to its end and collects what it writes. It answers when
+// the main process exits; what it left in the background lives on.
+//
+// With Timeout, OutputLimit and Aborted the result holds what was captured and
+// the command's whole tree has been ended. A command that a stop ends exits
+// with 137, as one that was killed does.
+func (h *Handle) Run(ctx context.Context, cmd spec.Command, limits spec.Limits) (supervise.Result, error) {
+	began := time.Now()
+	if err := limits.Validate(); err != nil {
+		return supervise.Result{}, err
+	}
+	if timeout := limits.Timeout(); timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, &errdefs.Error{
+			Code: errdefs.Timeout, Op: "run", Msg: "the command did not end within " + timeout.String(),
+		})
+		defer cancel()
+	}
+	p, err := h.start(ctx, "run", cmd)
+	if err != nil {
+		return supervise.Result{Duration: time.Since(began)}, err
+	}
+	result, err := p.process.Collect(ctx, limits.MaxOutputBytes)
+	result.Duration = time.Since(began)
+	p.finish(finished{
+		err: err, code: result.ExitCode,
+		stdout: int64(result.StdoutTotal), stderr: int64(result.StderrTotal),
+	})
+	return result, err
+}
+
+// Spawn starts a command. The context bounds the start; the process then lives
+// until it exits, is killed, or its sandbox ends.
+func (h *Handle) Spawn(ctx context.Context, cmd spec.Command) (*Process, error) {
+	p, err := h.start(ctx, "spawn", cmd)
+	if err != nil {
+		return nil, err
+	}
+	go p.watch()
+	return p, nil
+}
+
+// start admits and starts a command.
+func (h *Handle) start(ctx context.Context, op string, cmd spec.Command) (*Process, error) {
+	if err := cmd.Validate(); err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, aborted(ctx, op)
+	}
+	if err := h.usable(op); err != nil {
+		return nil, err
+	}
+	free, err := h.session.slot(ctx, cmd.MaxProcesses)
+	if err != nil {
+		return nil, aborted(ctx, op)
+	}
+	p, err := h.launch(ctx, op, cmd)
+	if err != nil {
+		free()
+		return nil, err
+	}
+	p.free = free
+	return p, nil
+}
+
+func (h *Handle) launch(ctx context.Context, op string, cmd spec.Command) (*Process, error) {
+	g, err := h.session.generation(ctx, h)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, aborted(ctx, op)
+		}
+		return nil, err
+	}
+	dir := cmd.WorkingDirectory
+	if dir == "" {
+		dir = spec.Workspace
+	}
+	network := wire.NetworkShared
+	if h.session.policy(h.policy) == spec.DenyAll {
+		network = wire.NetworkNone
+	}
+	process, err := g.box.Spawn(ctx, supervise.Command{
+		Argv: []string{g.box.Shell(), "-lc", cmd.Command}, Env: cmd.Environ(), Dir: dir,
+		Network: network, Stdin: cmd.Stdin,
+	})
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, aborted(ctx, op)
+		}
+		return nil, err
+	}
+	return newProcess(h.session, g, process), nil
+}
+
+// finished is how a command ended, as its event tells.
+type finished struct {
+	err            error
+	code           int
+	stdout, stderr int64
+}
+
+// reason decides by what ended the command, never by what a message says.
+func (f finished) reason(p *Process) event.Reason {
+	switch errdefs.CodeOf(f.err) {
+	case errdefs.Timeout:
+		return event.ReasonTimeout
+	case errdefs.OutputLimit:
+		return event.ReasonOutputLimit
+	case errdefs.Aborted:
+		return event.ReasonAbort
+	}
+	return p.endedBy()
+}

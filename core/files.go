@@ -1,0 +1,130 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
+	"github.com/evelandhq/sandbox-bwrap/core/pathfs"
+	"github.com/evelandhq/sandbox-bwrap/core/spec"
+)
+
+// OpenFile opens a regular file for reading. The caller closes it. A path that
+// does not exist is told apart with [pathfs.IsMissing].
+func (h *Handle) OpenFile(ctx context.Context, path string) (*os.File, error) {
+	var f *os.File
+	err := h.withTree(ctx, "read", func(t *pathfs.Tree) (err error) {
+		f, err = t.Open(ctx, path)
+		return err
+	})
+	return f, err
+}
+
+// WriteFile replaces the content of a file at once, making parent directories.
+func (h *Handle) WriteFile(ctx context.Context, path string, data []byte) error {
+	return h.withTree(ctx, "write", func(t *pathfs.Tree) error { return t.WriteFile(ctx, path, data) })
+}
+
+// Remove removes a file or a link, and with recursive a tree; force ignores what is missing.
+func (h *Handle) Remove(ctx context.Context, path string, recursive, force bool) error {
+	return h.withTree(ctx, "remove", func(t *pathfs.Tree) error { return t.Remove(ctx, path, recursive, force) })
+}
+
+// Replacement is the new content of a file, written in parts. It is one
+// operation under way from CreateFile to Commit or Close.
+type Replacement struct {
+	content *pathfs.Replacement
+	done    func()
+}
+
+// CreateFile begins to replace the content of a file. Until Commit, readers see
+// the old content. The caller ends it with Commit or Close.
+func (h *Handle) CreateFile(ctx context.Context, path string) (*Replacement, error) {
+	done, tree, err := h.tree(ctx, "write")
+	if err != nil {
+		return nil, err
+	}
+	r, err := tree.Create(ctx, path)
+	if err != nil {
+		done()
+		return nil, err
+	}
+	return &Replacement{r, done}, nil
+}
+
+// Write adds to the new content.
+func (r *Replacement) Write(data []byte) (int, error) { return r.content.Write(data) }
+
+// Commit puts the new content in place.
+func (r *Replacement) Commit() error {
+	defer r.done()
+	return r.content.Commit()
+}
+
+// Close drops the new content; the old stays.
+func (r *Replacement) Close() error {
+	defer r.done()
+	return r.content.Discard()
+}
+
+func (h *Handle) withTree(ctx context.Context, op string, do func(*pathfs.Tree) error) error {
+	done, tree, err := h.tree(ctx, op)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return do(tree)
+}
+
+// tree returns the file API of the session's workspace, held until done is called.
+func (h *Handle) tree(ctx context.Context, op string) (done func(), t *pathfs.Tree, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, aborted(ctx, op)
+	}
+	if err := h.usable(op); err != nil {
+		return nil, nil, err
+	}
+	s := h.session
+	held, err := s.acquire(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	opDone := s.beginFileOp()
+	return func() { opDone(); s.release() }, &pathfs.Tree{
+		Root: held.workspace.Dir(), Mount: spec.Workspace, Check: held.workspace.Check,
+		Opener: sandboxOpener{h},
+	}, nil
+}
+
+// sandboxOpener resolves outside the workspace; only that needs a live sandbox.
+type sandboxOpener struct{ h *Handle }
+
+// Open implements [pathfs.Opener].
+func (o sandboxOpener) Open(ctx context.Context, path string) (*os.File, error) {
+	g, err := o.h.session.generation(ctx, o.h)
+	if err != nil {
+		return nil, err
+	}
+	return g.box.Opener().Open(ctx, path)
+}
+
+// Parent implements [pathfs.Opener].
+func (o sandboxOpener) Parent(ctx context.Context, path string, follow, makeParents bool) (*os.File, string, error) {
+	g, err := o.h.session.generation(ctx, o.h)
+	if err != nil {
+		return nil, "", err
+	}
+	return g.box.Opener().Parent(ctx, path, follow, makeParents)
+}
+
+// aborted is the error of a call whose context has ended: the cause, if that is
+// one of our errors, else ERR_ABORTED.
+func aborted(ctx context.Context, op string) error {
+	cause := context.Cause(ctx)
+	var known *errdefs.Error
+	if errors.As(cause, &known) {
+		return cause
+	}
+	return &errdefs.Error{Code: errdefs.Aborted, Op: op, Msg: "aborted by the caller", Err: cause}
+}

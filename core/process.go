@@ -1,0 +1,150 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
+	"github.com/evelandhq/sandbox-bwrap/core/event"
+	"github.com/evelandhq/sandbox-bwrap/core/supervise"
+)
+
+// commandNumber names commands in events; unique within the host process.
+var commandNumber atomic.Uint64
+
+// Process is a command that was started. Its methods may be called at the same
+// time, but only one Read per stream.
+type Process struct {
+	session    *Session
+	generation *generation
+	process    *supervise.Process
+	command    string
+	began      time.Time
+	free       func()
+	read       [3]atomic.Int64
+
+	// mu guards the fields below it.
+	mu     sync.Mutex
+	killed event.Reason
+	over   bool
+}
+
+func newProcess(s *Session, g *generation, process *supervise.Process) *Process {
+	p := &Process{
+		session: s, generation: g, process: process, began: time.Now(), free: func() {},
+		command: g.id + "-" + strconv.FormatUint(commandNumber.Add(1), 10),
+	}
+	g.emit(s, event.Event{
+		Type: event.CommandStarted, CommandID: p.command, Pid: process.Pid(),
+		LiveProcesses: event.Count(s.countCommand(1)),
+	})
+	return p
+}
+
+// Pid is the main process's id inside the sandbox.
+func (p *Process) Pid() int { return p.process.Pid() }
+
+// Read waits for output of a stream, 1 or 2, and returns at most limit bytes of
+// it, or io.EOF at its end. After the main process has exited a stream ends as
+// soon as it is empty, even while a background child still holds it.
+func (p *Process) Read(ctx context.Context, stream, limit int) ([]byte, error) {
+	data, err := p.process.Read(ctx, stream, limit)
+	p.read[stream].Add(int64(len(data)))
+	return data, err
+}
+
+// Discard gives up a stream. What the command still writes there is thrown
+// away, and the command does not notice.
+func (p *Process) Discard(stream int) { p.process.Discard(stream) }
+
+// Write writes to the command's standard input and waits until it has taken
+// everything. Errors: EPIPE once nobody reads, or the stdin was not asked for.
+func (p *Process) Write(ctx context.Context, data []byte) error { return p.process.Write(ctx, data) }
+
+// CloseStdin ends the command's standard input. Closing twice is a no-op.
+func (p *Process) CloseStdin() error { return p.process.CloseStdin() }
+
+// Wait waits for the main process and returns its exit code, 128+n after death
+// by signal n. A process whose sandbox was stopped was killed: 137.
+func (p *Process) Wait(ctx context.Context) (int, error) {
+	exit, err := p.process.Wait(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return exit.Code, nil
+}
+
+// Kill ends the command's whole tree and returns when it is gone. Once the main
+// process has exited it is a no-op: what runs in the background goes on. The
+// reason is that of the event, ReasonKilled or ReasonAbort.
+func (p *Process) Kill(ctx context.Context, reason event.Reason) error {
+	p.mu.Lock()
+	if p.killed == "" && !p.over {
+		p.killed = reason
+	}
+	p.mu.Unlock()
+	return p.process.Kill(ctx)
+}
+
+// Release gives the process up: it goes on, and its output is discarded.
+func (p *Process) Release() { p.process.Release() }
+
+// watch finishes the command when its main process ends.
+func (p *Process) watch() {
+	var exit supervise.Exit
+	var err error
+	func() {
+		defer errdefs.Recover(&err)
+		exit, err = p.process.Wait(context.Background())
+	}()
+	p.finish(finished{err: err, code: exit.Code, stdout: p.read[1].Load(), stderr: p.read[2].Load()})
+}
+
+// finish frees the command's slot and tells its end, once.
+func (p *Process) finish(f finished) {
+	reason := f.reason(p)
+	p.mu.Lock()
+	first := !p.over
+	p.over = true
+	p.mu.Unlock()
+	if !first {
+		return
+	}
+	p.free()
+	e := event.Event{
+		Type: event.CommandFinished, CommandID: p.command, Pid: p.process.Pid(), Reason: reason,
+		DurationMs:  event.Count(time.Since(p.began).Milliseconds()),
+		StdoutBytes: event.Count(f.stdout), StderrBytes: event.Count(f.stderr),
+		LiveProcesses: event.Count(p.session.countCommand(-1)),
+	}
+	var known *errdefs.Error
+	switch {
+	case f.err == nil:
+		e.ExitCode = event.Count(f.code)
+	case errors.As(f.err, &known):
+		e.Error = string(known.Code)
+	default:
+		e.Error = string(errdefs.Internal)
+	}
+	p.generation.emit(p.session, e)
+}
+
+// endedBy says why a command ended that no limit ended.
+func (p *Process) endedBy() event.Reason {
+	p.mu.Lock()
+	killed := p.killed
+	p.mu.Unlock()
+	if killed != "" {
+		return killed
+	}
+	p.session.mu.Lock()
+	defer p.session.mu.Unlock()
+	if p.generation.stopping {
+		return event.ReasonCleanup
+	}
+	return event.ReasonExit
+}

@@ -1,0 +1,199 @@
+// Package core composes the parts into what callers use: a [Runtime] of the
+// process, its [Client]s, their [Session]s and the commands and files of those.
+//
+// It owns who may use what for how long: a session costs nothing while unused,
+// holds its directory only while something is under way, and has at most one
+// live sandbox (a generation), which ends with the last client that uses it.
+// How each part works is the matter of the packages below.
+package core
+
+import (
+	"context"
+	"sync"
+
+	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
+	"github.com/evelandhq/sandbox-bwrap/core/event"
+	"github.com/evelandhq/sandbox-bwrap/core/spec"
+	"github.com/evelandhq/sandbox-bwrap/core/store"
+)
+
+// Runtime is the state that all clients of one process share. The zero value is ready.
+type Runtime struct {
+	// mu guards the fields below it.
+	mu       sync.Mutex
+	sessions map[sessionName]*Session
+	stores   map[string]*store.Store
+}
+
+type sessionName struct{ cacheDir, id string }
+
+// Client is one user of a Runtime, such as one Node environment. Its sessions'
+// generations live only while some client uses them.
+type Client struct {
+	runtime *Runtime
+
+	// mu guards the fields below it.
+	mu      sync.Mutex
+	handles map[*Handle]struct{}
+	closed  bool
+}
+
+// NewClient returns a client. Its owner ends it with Close.
+func (r *Runtime) NewClient() *Client {
+	return &Client{runtime: r, handles: map[*Handle]struct{}{}}
+}
+
+// CreateRequest names a durable session.
+type CreateRequest struct {
+	Sandbox spec.Sandbox
+	// SessionKey is the caller's name for the session, any non-empty string.
+	SessionKey string
+	// TemplateKey names the template that a new session is cloned from; nil starts empty.
+	TemplateKey *string
+	// TemplateRevision is the operator's revision of the template.
+	TemplateRevision string
+	// NetworkPolicy applies unless the session has had one set explicitly.
+	NetworkPolicy spec.Network
+	// Tags are kept with the session for operators.
+	Tags map[string]string
+	// Events receives the session's events; nil for none.
+	Events event.Sink
+}
+
+// Create opens a durable session, cloning its template on first use. It starts
+// no process and may be called as often as the caller likes; calls with equal
+// requests return handles of the same session.
+//
+// Errors: TemplateNotFound for a new session whose template does not exist,
+// InvalidArgument, Unsupported for the policy, and what the file system says.
+func (c *Client) Create(ctx context.Context, req CreateRequest) (*Handle, error) {
+	if err := req.Sandbox.Validate(); err != nil {
+		return nil, err
+	}
+	if err := req.NetworkPolicy.Validate(); err != nil {
+		return nil, err
+	}
+	if req.SessionKey == "" {
+		return nil, errdefs.Invalid("sessionKey", "must not be empty")
+	}
+	st, err := c.runtime.store(req.Sandbox.CacheDir)
+	if err != nil {
+		return nil, err
+	}
+	var template *store.TemplateRef
+	if req.TemplateKey != nil {
+		template = &store.TemplateRef{Key: *req.TemplateKey, Revision: req.TemplateRevision}
+	}
+	ws, err := st.OpenSession(ctx, req.SessionKey, template, req.Tags)
+	if err != nil {
+		return nil, err
+	}
+	defer ws.Close()
+
+	session := c.runtime.session(sessionName{req.Sandbox.CacheDir, ws.ID()}, st, ws, c)
+	h := &Handle{
+		session: session, client: c, sandbox: req.Sandbox, shape: req.Sandbox.Shape(),
+		policy: req.NetworkPolicy, tags: req.Tags, events: req.Events, strategy: string(ws.Strategy()),
+	}
+	if err := c.adopt(h); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// adopt records the handle, so that the client's end ends it.
+func (c *Client) adopt(h *Handle) error {
+	c.mu.Lock()
+	if !c.closed {
+		c.handles[h] = struct{}{}
+		c.mu.Unlock()
+		return nil
+	}
+	c.mu.Unlock()
+	h.abandon()
+	return errdefs.New(errdefs.Closed, "create", "the environment is closed")
+}
+
+// Close ends the client: generations that no other client uses are ended
+// before it returns, staging workspaces are thrown away. Closing twice is a no-op.
+func (c *Client) Close() {
+	c.mu.Lock()
+	handles := c.handles
+	c.handles, c.closed = nil, true
+	c.mu.Unlock()
+
+	var wg sync.WaitGroup
+	for h := range handles {
+		wg.Go(func() { h.abandon() })
+	}
+	wg.Wait()
+}
+
+// forget drops a handle that was closed on its own.
+func (c *Client) forget(h *Handle) {
+	c.mu.Lock()
+	delete(c.handles, h)
+	c.mu.Unlock()
+}
+
+// uses reports whether the client has another handle of the session.
+func (c *Client) uses(s *Session) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for h := range c.handles {
+		if h.session == s {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *Runtime) store(cacheDir string) (*store.Store, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if st := r.stores[cacheDir]; st != nil {
+		return st, nil
+	}
+	st, err := store.Open(cacheDir)
+	if err != nil {
+		return nil, err
+	}
+	if r.stores == nil {
+		r.stores = map[string]*store.Store{}
+	}
+	r.stores[cacheDir] = st
+	return st, nil
+}
+
+// session returns the process's one Session of that name, with the client as a
+// user of it. Both happen under one lock, or a session could be forgotten
+// between being found and being used, and a second one stand for its directory.
+func (r *Runtime) session(name sessionName, st *store.Store, ws *store.Workspace, c *Client) *Session {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.sessions[name]; s != nil {
+		s.attach(c)
+		return s
+	}
+	s := &Session{
+		id: name.id, explicitPolicy: spec.Network(ws.NetworkPolicy()),
+		open: func(ctx context.Context) (*hold, error) { return openDurable(ctx, st, name.id) },
+		drop: func(ctx context.Context) error { return st.DeleteSession(ctx, name.id) },
+		gone: func() { r.forget(name) },
+	}
+	if r.sessions == nil {
+		r.sessions = map[sessionName]*Session{}
+	}
+	r.sessions[name] = s
+	s.attach(c)
+	return s
+}
+
+// forget drops a session that no client uses any more.
+func (r *Runtime) forget(name sessionName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.sessions[name]; s != nil && s.unused() {
+		delete(r.sessions, name)
+	}
+}

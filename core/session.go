@@ -1,0 +1,237 @@
+package core
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
+	"github.com/evelandhq/sandbox-bwrap/core/spec"
+	"github.com/evelandhq/sandbox-bwrap/core/store"
+)
+
+// fileGrace is how long a stop waits for file operations under way in the
+// sandbox before it fails them.
+const fileGrace = time.Second
+
+// Session is the process's view of one durable session, shared by all clients
+// that use it. It keeps no descriptor open while nothing is under way.
+type Session struct {
+	id string
+	// open opens and leases the session's directory, or says ERR_SESSION_GONE.
+	open func(context.Context) (*hold, error)
+	// drop removes the session's files.
+	drop func(context.Context) error
+	// gone is called when the last client has left.
+	gone func()
+
+	// opening serialises open and close of the directory and guards held and
+	// holders. It is held across system calls, but only those who need the same
+	// directory wait for it.
+	opening sync.Mutex
+	held    *hold
+	holders int
+
+	// mu guards the fields below it.
+	mu sync.Mutex
+	// clients counts the handles of each client.
+	clients map[*Client]int
+	// explicitPolicy is what was set at run time; empty leaves it to the handle's option.
+	explicitPolicy spec.Network
+	// live is the generation that takes new commands, or is on its way to.
+	live *generation
+	// slots bounds live commands by slotLimit; a different limit makes new slots.
+	slots     *semaphore.Weighted
+	slotLimit int64
+	// commands counts live commands.
+	commands int
+	// fileOps counts file operations under way; filesIdle is closed when it falls
+	// to zero while somebody waits for that.
+	fileOps   int
+	filesIdle chan struct{}
+}
+
+// hold is the directory, opened and leased, for as long as somebody needs it.
+type hold struct {
+	workspace *store.Workspace
+	close     func()
+}
+
+// openDurable opens and leases the directory of a session in the store.
+func openDurable(ctx context.Context, st *store.Store, id string) (*hold, error) {
+	ws, err := st.Attach(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	l, err := ws.AcquireLease(ctx)
+	if err != nil {
+		_ = ws.Close()
+		return nil, err
+	}
+	h := &hold{ws, func() {
+		_ = ws.Close()
+		_ = l.Release()
+	}}
+	// The directory may have been removed between its opening and the lease.
+	if err := ws.Check(); err != nil {
+		h.close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// acquire returns the session's directory under a lease; every acquire is paired with a release.
+func (s *Session) acquire(ctx context.Context) (*hold, error) {
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	if s.held == nil {
+		held, err := s.open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		s.held = held
+	}
+	s.holders++
+	return s.held, nil
+}
+
+func (s *Session) release() {
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	s.holders--
+	if s.holders == 0 {
+		s.held.close()
+		s.held = nil
+	}
+}
+
+func (s *Session) attach(c *Client) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.clients == nil {
+		s.clients = map[*Client]int{}
+	}
+	s.clients[c]++
+}
+
+// detach takes one handle of the client away and reports whether no client is left.
+func (s *Session) detach(c *Client) (last bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.clients[c]--; s.clients[c] <= 0 {
+		delete(s.clients, c)
+	}
+	return len(s.clients) == 0
+}
+
+func (s *Session) unused() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.clients) == 0
+}
+
+// slot waits for the command's turn, first come first served. Zero limits nothing.
+func (s *Session) slot(ctx context.Context, limit int64) (free func(), err error) {
+	if limit == 0 {
+		return func() {}, nil
+	}
+	s.mu.Lock()
+	if s.slotLimit != limit {
+		s.slots, s.slotLimit = semaphore.NewWeighted(limit), limit
+	}
+	slots := s.slots
+	s.mu.Unlock()
+	if err := slots.Acquire(ctx, 1); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	return func() { slots.Release(1) }, nil
+}
+
+// countCommand changes the number of live commands and returns it.
+func (s *Session) countCommand(by int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.commands += by
+	return s.commands
+}
+
+// beginFileOp marks a file operation as under way until the returned function is called.
+func (s *Session) beginFileOp() (done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fileOps++
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.fileOps--; s.fileOps == 0 && s.filesIdle != nil {
+			close(s.filesIdle)
+			s.filesIdle = nil
+		}
+	})
+}
+
+// awaitFileOps waits until no file operation is under way, at most for the grace.
+func (s *Session) awaitFileOps() {
+	s.mu.Lock()
+	if s.fileOps == 0 {
+		s.mu.Unlock()
+		return
+	}
+	if s.filesIdle == nil {
+		s.filesIdle = make(chan struct{})
+	}
+	idle := s.filesIdle
+	s.mu.Unlock()
+	timer := time.NewTimer(fileGrace)
+	defer timer.Stop()
+	select {
+	case <-idle:
+	case <-timer.C:
+	}
+}
+
+func (s *Session) policy(fallback spec.Network) spec.Network {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.explicitPolicy != "" {
+		return s.explicitPolicy
+	}
+	return fallback
+}
+
+// setPolicy stores the policy first: a policy that a restart would forget is not set.
+func (s *Session) setPolicy(ctx context.Context, policy spec.Network) error {
+	h, err := s.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.release()
+	if err := h.workspace.SetNetworkPolicy(string(policy)); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.explicitPolicy = policy
+	s.mu.Unlock()
+	return nil
+}
+
+// delete ends the session's compute and removes its files.
+func (s *Session) delete(ctx context.Context) error {
+	if err := s.stop(ctx); err != nil {
+		return err
+	}
+	if err := s.drop(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.explicitPolicy = ""
+	s.mu.Unlock()
+	return nil
+}
+
+// errStopped is what calls get that a stop ended.
+func errStopped(op string) error {
+	return errdefs.New(errdefs.Closed, op, "the sandbox was stopped")
+}

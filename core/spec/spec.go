@@ -1,0 +1,193 @@
+// Package spec has the requests and options of the core as plain values, and
+// says which of them are valid. It reads no file and asks no kernel: the same
+// value is valid on every host.
+package spec
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
+)
+
+// Workspace is where a session's directory is mounted inside the sandbox.
+const Workspace = "/workspace"
+
+const (
+	// maxHidePaths is below the roughly 3,000 mounts that bwrap accepts.
+	maxHidePaths = 2500
+	// maxStringBytes is the kernel's limit for one argument or one NAME=value
+	// string (MAX_ARG_STRLEN, 32 pages), its terminating NUL included.
+	maxStringBytes = 128 << 10
+)
+
+// Network says what a session's commands may reach.
+type Network string
+
+// The networks of a session.
+const (
+	// AllowAll shares the host's network.
+	AllowAll Network = "allow-all"
+	// DenyAll gives the session a network of its own with nothing but loopback.
+	DenyAll Network = "deny-all"
+)
+
+// Validate rejects what is not one of the two networks.
+func (n Network) Validate() error {
+	if n != AllowAll && n != DenyAll {
+		return &errdefs.Error{
+			Code: errdefs.Unsupported, Op: "networkPolicy",
+			Msg: `only "allow-all" and "deny-all" can be enforced`,
+		}
+	}
+	return nil
+}
+
+// Sandbox says how a session's sandbox is built.
+type Sandbox struct {
+	// CacheDir is the host directory of the store, absolute.
+	CacheDir string `json:"cacheDir"`
+	// BwrapPath is the bwrap to run: absolute, or a name looked up in Path. Empty means "bwrap".
+	BwrapPath string `json:"bwrapPath,omitempty"`
+	// HidePaths are absolute host paths that the sandbox must not show.
+	HidePaths []string `json:"hidePaths,omitempty"`
+	// Path is the caller's PATH, in which bwrap is looked up. A library cannot
+	// see later changes of its process's environment, so the caller says it.
+	Path string `json:"path,omitempty"`
+	// NodePath is the caller's own Node executable, whose installation is shown
+	// inside. Empty shows none.
+	NodePath string `json:"nodePath,omitempty"`
+}
+
+// Validate rejects paths that cannot work, naming the field.
+func (s Sandbox) Validate() error {
+	if err := absolute("cacheDir", s.CacheDir); err != nil {
+		return err
+	}
+	if len(s.HidePaths) > maxHidePaths {
+		return errdefs.Invalid("hidePaths", fmt.Sprintf("%d paths given, at most %d can be hidden", len(s.HidePaths), maxHidePaths))
+	}
+	for i, p := range s.HidePaths {
+		field := fmt.Sprintf("hidePaths[%d]", i)
+		if err := absolute(field, p); err != nil {
+			return err
+		}
+		if path.Clean(p) == "/" {
+			return errdefs.Invalid(field, "the root directory cannot be hidden")
+		}
+	}
+	if strings.ContainsRune(s.BwrapPath, 0) {
+		return errdefs.Invalid("bwrapPath", "a path cannot contain a NUL byte")
+	}
+	if s.NodePath != "" {
+		return absolute("nodePath", s.NodePath)
+	}
+	return nil
+}
+
+func absolute(field, p string) error {
+	switch {
+	case strings.ContainsRune(p, 0):
+		return errdefs.Invalid(field, "a path cannot contain a NUL byte")
+	case !path.IsAbs(p):
+		return errdefs.Invalid(field, fmt.Sprintf("%q is not an absolute path", p))
+	}
+	return nil
+}
+
+// Shape is a digest of everything that decides how the sandbox is built: a live
+// generation of another shape cannot serve.
+func (s Sandbox) Shape() string {
+	// Strings only: Marshal cannot fail.
+	data, _ := json.Marshal(s)
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:8])
+}
+
+// Command is one shell command.
+type Command struct {
+	// Command is a bash script, run as `bash -lc`.
+	Command string `json:"command"`
+	// WorkingDirectory is absolute inside the sandbox. Empty means the workspace.
+	WorkingDirectory string `json:"workingDirectory,omitempty"`
+	// Env is the whole environment of the command.
+	Env map[string]string `json:"env"`
+	// Stdin asks for a writable standard input; otherwise it is at end of file.
+	Stdin bool `json:"stdin,omitempty"`
+	// MaxProcesses bounds the session's live commands; more wait their turn. Zero means no bound.
+	MaxProcesses int64 `json:"maxProcesses,omitempty"`
+}
+
+// Validate rejects what the kernel or bash could not take, before anything starts.
+func (c Command) Validate() error {
+	if strings.ContainsRune(c.Command, 0) {
+		return errdefs.Invalid("command", "a command cannot contain a NUL byte")
+	}
+	if len(c.Command) >= maxStringBytes {
+		return errdefs.Invalid("command", fmt.Sprintf("%d bytes given, a command has at most %d: write a script file and run that", len(c.Command), maxStringBytes-1))
+	}
+	if c.WorkingDirectory != "" {
+		if err := absolute("workingDirectory", c.WorkingDirectory); err != nil {
+			return err
+		}
+	}
+	if c.MaxProcesses < 0 {
+		return errdefs.Invalid("maxProcesses", "must not be negative")
+	}
+	for name, value := range c.Env {
+		switch {
+		case name == "":
+			return errdefs.Invalid("env", "a variable needs a name")
+		case strings.ContainsAny(name, "=\x00"):
+			return errdefs.Invalid("env", fmt.Sprintf("%q is not a variable name", name))
+		case strings.ContainsRune(value, 0):
+			return errdefs.Invalid("env."+name, "a value cannot contain a NUL byte")
+		case len(name)+len(value)+2 > maxStringBytes:
+			return errdefs.Invalid("env."+name, fmt.Sprintf("the value has %d bytes, the kernel takes at most %d for name and value", len(value), maxStringBytes-2))
+		}
+	}
+	return nil
+}
+
+// Environ returns Env as sorted NAME=value strings.
+func (c Command) Environ() []string {
+	out := make([]string, 0, len(c.Env))
+	for name, value := range c.Env {
+		out = append(out, name+"="+value)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Limits bound one run. The zero value sets no limits.
+type Limits struct {
+	// TimeoutMs ends the command after so many milliseconds, waiting for its turn included. Zero means no limit.
+	TimeoutMs int64 `json:"timeoutMs,omitempty"`
+	// MaxOutputBytes bounds stdout and stderr together. Zero means no limit.
+	MaxOutputBytes int64 `json:"maxOutputBytes,omitempty"`
+}
+
+// Validate rejects negative limits.
+func (l Limits) Validate() error {
+	if l.TimeoutMs < 0 {
+		return errdefs.Invalid("timeoutMs", "must not be negative")
+	}
+	if l.MaxOutputBytes < 0 {
+		return errdefs.Invalid("maxOutputBytes", "must not be negative")
+	}
+	return nil
+}
+
+// Timeout returns TimeoutMs as a duration; what is too long for one counts as no limit.
+func (l Limits) Timeout() time.Duration {
+	if l.TimeoutMs > int64(1<<62)/int64(time.Millisecond) {
+		return 0
+	}
+	return time.Duration(l.TimeoutMs) * time.Millisecond
+}
