@@ -1,0 +1,49 @@
+{
+  # What a test of the boundary's rules may ask for (test/rules): never set in
+  # what is shipped.
+  "variables": {"broken_rule%": "", "test_exports%": ""},
+  "targets": [
+    {
+      "target_name": "library",
+      "type": "none",
+      "actions": [
+        {
+          "action_name": "build",
+          "message": "Building libsandbox.so",
+          "inputs": [
+            "capi/build.sh",
+            "go.mod",
+            "<!@(find capi core -name '*.go' ! -name '*_test.go' -o -name '*.[chS]')",
+          ],
+          "outputs": ["<(PRODUCT_DIR)/libsandbox.so"],
+          # prebuildify takes what lies in build/artifacts along.
+          "action": [
+            "sh", "-c",
+            "sh capi/build.sh \"$1\" \"$2\" && mkdir -p build/artifacts && cp \"$1\" build/artifacts/",
+            "build", "<(PRODUCT_DIR)/libsandbox.so", "<(target_arch)",
+          ],
+        },
+      ],
+    },
+    {
+      "target_name": "sandbox",
+      "dependencies": ["library"],
+      "sources": ["src/addon.cc"],
+      "include_dirs": ["<!(node -p \"require('node-addon-api').include_dir\")"],
+      "defines": [
+        "NAPI_VERSION=9",
+        "NAPI_DISABLE_CPP_EXCEPTIONS",
+        "NODE_API_SWALLOW_UNTHROWABLE_EXCEPTIONS",
+      ],
+      "cflags_cc": [
+        "-std=c++20", "-Wall", "-Wextra", "-Werror",
+        "-fno-exceptions", "-fvisibility=hidden",
+      ],
+      "libraries": ["-ldl"],
+      "conditions": [
+        ["broken_rule!=''", {"defines": ["SBX_BREAK_RULE=<(broken_rule)"]}],
+        ["test_exports!=''", {"defines": ["SBX_TEST_EXPORTS"]}],
+      ],
+    },
+  ],
+}
