@@ -10,14 +10,14 @@ NODE := tools/with-node.sh
 BIN := node_modules/.bin
 NPM_STAMP := node_modules/.package-lock.json
 
-# What a build depends on. The find runs at every start and costs milliseconds.
-GO_FILES := $(shell find core capi -name '*.go' ! -name '*_test.go' 2>/dev/null) go.mod go.sum
-C_FILES := $(shell find core capi -name '*.[chS]' -o -name '*.sh' 2>/dev/null)
-ADDON_FILES := $(shell find src capi -name '*.cc' -o -name '*.h' 2>/dev/null) binding.gyp
-TS_FILES := $(shell find lib -name '*.ts' 2>/dev/null) tsconfig.json
+# What a build depends on. The finds run at every start and cost milliseconds.
+GO_FILES := $(shell find core capi -name '*.go' ! -name '*_test.go') go.mod go.sum
+C_FILES := $(shell find core capi src -name '*.[chS]' -o -name '*.cc' -o -name '*.sh') binding.gyp
+TS_FILES := $(shell find lib -name '*.ts') tsconfig.json
 
 LIBRARY := build/Release/libsandbox.so
 ADDON := build/Release/sandbox.node
+IMAGE := build/.image
 DIST := dist/index.js
 
 ##@ Everyday
@@ -50,7 +50,7 @@ pack: build ## write the installable tarball to build/
 
 clean: ## remove what was built; what was installed stays
 	rm -rf build dist prebuilds
-	rm -f core/initproc/image/*.gz
+	git clean -fdXq -- core capi
 
 ##@ Parts of the above
 
@@ -66,24 +66,26 @@ $(NPM_STAMP): package.json package-lock.json | node
 	@$(NODE) npm ci --ignore-scripts --no-fund --no-audit --loglevel=error
 	@touch $@
 
-native: $(LIBRARY) $(ADDON) ## build libsandbox.so and sandbox.node
+native: $(ADDON) ## build libsandbox.so and sandbox.node in build/Release
 dist: $(DIST) ## compile lib/ to dist/
+image: $(IMAGE) ## build the program that is process 1 in a sandbox
 
-$(LIBRARY): $(GO_FILES) $(C_FILES) | node
-	@mkdir -p $(@D)
+# The Go code embeds it, so that nothing compiles without.
+$(IMAGE): $(GO_FILES) $(C_FILES) | node
+	@mkdir -p build
 	sh core/initproc/image/build.sh $(GOARCH)
-	sh capi/build.sh $@
 	@touch $@
 
-$(ADDON): $(ADDON_FILES) $(NPM_STAMP)
+# binding.gyp builds the library on the way: what node-gyp makes is the whole delivery.
+$(ADDON): $(GO_FILES) $(C_FILES) package.json $(NPM_STAMP)
 	$(NODE) $(BIN)/node-gyp configure build --silent
-	@touch $@
+	@touch $(LIBRARY) $@
 
 $(DIST): $(TS_FILES) $(NPM_STAMP)
 	$(NODE) $(BIN)/tsc -p tsconfig.json
 	@touch $@
 
-gotest: $(LIBRARY) ## compile the Go tests into build/gotest
+gotest: $(IMAGE) ## compile the Go tests into build/gotest
 	@tools/build-gotest.sh
 
 test-go: deps build gotest ## run the Go tests once, as whoever you are
@@ -108,18 +110,18 @@ lint-tools: ## build the Go linters and install clang-format and shellcheck
 	@tools/require.sh clang-format shellcheck
 	@tools/build-tools.sh
 
-lint-go: lint-tools $(LIBRARY)
+lint-go: lint-tools $(IMAGE)
 	@tools/lint-go.sh
 
-lint-c: $(ADDON_FILES) $(NPM_STAMP)
+lint-c: $(NPM_STAMP)
 	@$(NODE) tools/lint-c.sh
 
-lint-ts: $(NPM_STAMP) $(TS_FILES)
+lint-ts: $(NPM_STAMP)
 	@$(NODE) $(BIN)/oxlint --quiet --deny-warnings
 	@$(NODE) $(BIN)/tsc -p tsconfig.json --noEmit
 
 lint-sh: lint-tools
 	@git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck
 
-.PHONY: help build demo test bench lint fmt check pack clean deps node native dist gotest \
+.PHONY: help build demo test bench lint fmt check pack clean deps node native dist image gotest \
   test-go test-node test-types test-rules test-pack fmt-check lint-tools lint-go lint-c lint-ts lint-sh

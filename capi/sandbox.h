@@ -64,8 +64,9 @@ extern void sbx_free(void *memory);
 extern char *sbx_probe(sbx_json json, size_t json_len, size_t *out_len);
 
 // Every request has one signature, so that a bridge needs no knowledge of any.
-#define SBX_REQUEST(name) \
-  extern void name(uint64_t env, uint64_t call, sbx_json json, size_t json_len, sbx_bytes data, size_t data_len)
+#define SBX_REQUEST(name)                                                                       \
+  extern void name(uint64_t env, uint64_t call, sbx_json json, size_t json_len, sbx_bytes data, \
+                   size_t data_len)
 
 // sbx_cancel asks for the end of the request named by `target`; that request
 // still gets its reply, ERR_ABORTED unless it had finished. Reply: {}.
