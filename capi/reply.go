@@ -30,7 +30,7 @@ func serve[Req any](e *environment, call uint64, body, data []byte, f request[Re
 	if !ok {
 		return
 	}
-	go func() {
+	answer := func() {
 		members, out, err := protect(func() (any, []byte, error) {
 			req, err := decode[Req](body)
 			if err != nil {
@@ -40,7 +40,12 @@ func serve[Req any](e *environment, call uint64, body, data []byte, f request[Re
 		})
 		e.end(call)
 		e.reply(call, members, out, err)
-	}()
+	}
+	if brokenRule == "3" {
+		answer()
+		return
+	}
+	go answer()
 }
 
 // protect turns a panic of f into ERR_INTERNAL.
