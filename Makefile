@@ -50,7 +50,7 @@ pack: build ## write the installable tarball to build/
 
 clean: ## remove what was built; what was installed stays
 	rm -rf build dist prebuilds
-	git clean -fdXq -- core capi
+	rm -f core/initproc/image/bin/*.gz
 
 ##@ Parts of the above
 
