@@ -8,7 +8,6 @@ import { createHash } from "node:crypto";
 import { once } from "node:events";
 import { cp, mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
 import { dirname, join, resolve } from "node:path";
-import { createInterface } from "node:readline";
 import { setTimeout as delay } from "node:timers/promises";
 
 const here = import.meta.dirname;
@@ -248,12 +247,15 @@ export function openConversation(server) {
       const message = `${text}\n${JSON.stringify(calls)}`;
       const answer = await post({ message, ...(continuationToken && { continuationToken }) });
       sessionId ??= answer.sessionId;
-      // Only eve before 0.31 hands one out, and wants it back.
-      continuationToken = answer.continuationToken;
+      // Only eve before 0.31 hands one out, and wants the newest one back.
+      continuationToken ??= answer.continuationToken;
 
       const results = [];
       for await (const event of turn()) {
-        if (/\.failed$/.test(event.type)) throw new Error(`${event.type}: ${JSON.stringify(event.data)}`);
+        if (event.type.endsWith(".failed")) throw new Error(`${event.type}: ${JSON.stringify(event.data)}`);
+        if (event.type === "session.waiting" && continuationToken) {
+          continuationToken = event.data.continuationToken ?? continuationToken;
+        }
         if (event.type !== "action.result") continue;
         const { status, result } = event.data;
         results.push({ output: result.output, isError: status !== "completed" });
