@@ -28,7 +28,7 @@ help: ## list the targets
 
 build: native dist ## build the library, the addon and the JavaScript; incremental
 
-demo: deps build ## run a real eve agent in the sandbox and print what it did
+demo: deps pack ## run a real eve agent in the sandbox and print what it did
 	@$(NODE) sh tools/run-script.sh "make demo" test/demo/run.mjs
 
 test: ## run every test, started by root also as an ordinary user; prints counts
@@ -45,7 +45,7 @@ fmt: lint-tools $(NPM_STAMP) ## format Go, C, C++, TypeScript
 
 check: fmt-check lint test ## the gate: formatting, linters, tests
 
-pack: build ## write the installable tarball to build/
+pack: deps build ## write the installable tarball to build/
 	@$(NODE) tools/pack.sh
 
 clean: ## remove what was built; what was installed stays
@@ -82,6 +82,7 @@ $(ADDON): $(GO_FILES) $(C_FILES) package.json $(NPM_STAMP)
 	@touch $(LIBRARY) $@
 
 $(DIST): $(TS_FILES) $(NPM_STAMP)
+	@rm -rf dist
 	$(NODE) $(BIN)/tsc -p tsconfig.json
 	@touch $@
 
@@ -101,7 +102,10 @@ test-rules: deps build ## break each rule of the boundary on purpose and see its
 	@$(NODE) sh tools/run-script.sh "make test-rules" test/rules/run.mjs
 
 test-pack: pack ## install the tarball without compiler and Go, and run a command
-	@$(NODE) sh tools/run-script.sh "make test-pack" test/pack/run.mjs
+	@$(NODE) node --test 'test/pack/*.test.mjs'
+
+test-eve: pack ## run real eve agents of four releases in the sandbox
+	@$(NODE) node --test 'test/e2e/*.test.mjs'
 
 fmt-check: lint-tools $(NPM_STAMP) ## say what fmt would change
 	@tools/format.sh check
@@ -124,4 +128,4 @@ lint-sh: lint-tools
 	@git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck
 
 .PHONY: help build demo test bench lint fmt check pack clean deps node native dist image gotest \
-  test-go test-node test-types test-rules test-pack fmt-check lint-tools lint-go lint-c lint-ts lint-sh
+  test-go test-node test-types test-rules test-pack test-eve fmt-check lint-tools lint-go lint-c lint-ts lint-sh
