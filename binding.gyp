@@ -1,7 +1,4 @@
 {
-  # What a test of the boundary's rules may ask for (test/rules): never set in
-  # what is shipped.
-  "variables": {"broken_rule%": "", "test_exports%": ""},
   "targets": [
     {
       "target_name": "library",
@@ -40,10 +37,6 @@
         "-fno-exceptions", "-fvisibility=hidden",
       ],
       "libraries": ["-ldl"],
-      "conditions": [
-        ["broken_rule!=''", {"defines": ["SBX_BREAK_RULE=<(broken_rule)"]}],
-        ["test_exports!=''", {"defines": ["SBX_TEST_EXPORTS"]}],
-      ],
     },
   ],
 }
