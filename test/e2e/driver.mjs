@@ -6,7 +6,7 @@
 import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
 import { once } from "node:events";
-import { cp, mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
+import { access, cp, mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
 import { dirname, join, resolve } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 
@@ -93,15 +93,18 @@ export async function until(what, check, timeoutMs = 10_000) {
   }
 }
 
-/** The packed package: `make pack` leaves exactly one of them in build/. */
+/**
+ * The packed package, as `make pack` leaves it in build/, or the file that
+ * SANDBOX_BWRAP_TARBALL names.
+ */
 export async function packedTarball() {
   if (process.env.SANDBOX_BWRAP_TARBALL) return resolve(process.env.SANDBOX_BWRAP_TARBALL);
-  const names = await readdir(join(root, "build")).catch(() => []);
-  const tarballs = names.filter((name) => name.endsWith(".tgz"));
-  if (tarballs.length !== 1) {
-    throw new Error(`build/ holds ${tarballs.length} tarballs instead of one: run \`make pack\``);
-  }
-  return join(root, "build", tarballs[0]);
+  const { name, version } = JSON.parse(await readFile(join(root, "package.json"), "utf8"));
+  const tarball = join(root, "build", `${name.replace("@", "").replace("/", "-")}-${version}.tgz`);
+  await access(tarball).catch((cause) => {
+    throw new Error(`${tarball} is not there: run \`make pack\``, { cause });
+  });
+  return tarball;
 }
 
 /**
