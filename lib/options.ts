@@ -1,0 +1,203 @@
+import { isAbsolute } from "node:path";
+
+import { invalid, SandboxError } from "./errors.ts";
+import type { BwrapSandboxEventSink } from "./events.ts";
+
+/** How long one `run()` may take unless `runTimeoutMs` says otherwise, in milliseconds. */
+export const DEFAULT_RUN_TIMEOUT_MS = 600_000;
+/** How many commands of a session may be alive at once unless `maxConcurrentProcesses` says otherwise. */
+export const DEFAULT_MAX_CONCURRENT_PROCESSES = 64;
+/** How much one `run()` may write unless `maxOutputBytes` says otherwise, in bytes. */
+export const DEFAULT_MAX_OUTPUT_BYTES = 16_777_216;
+
+/**
+ * Which network commands get: `"allow-all"` shares the host's, `"deny-all"` is
+ * one of the session's own with nothing but loopback.
+ */
+export type BwrapNetworkPolicy = "allow-all" | "deny-all";
+
+/** Options of a backend. Each may be left out. */
+export interface BwrapSandboxCreateOptions {
+  /**
+   * Variables for every command, above `PATH`, `HOME`, `LANG` and `AI_AGENT`
+   * and beneath those of the call. `undefined` takes a variable away.
+   */
+  readonly env?: Readonly<Record<string, string | undefined>> | undefined;
+  /** The network until a session sets its own. Default `"allow-all"`. */
+  readonly networkPolicy?: BwrapNetworkPolicy | undefined;
+  /** Absolute host paths that the sandbox must not show. Default none. */
+  readonly hidePaths?: readonly string[] | undefined;
+  /** The bwrap to run: an absolute path, or a name looked up in `PATH`. Default `"bwrap"`. */
+  readonly bwrapPath?: string | undefined;
+  /**
+   * Absolute directory of templates and sessions. Default
+   * `<appRoot>/.eve/sandbox-cache/bwrap`, which is lost with the release
+   * directory it lies in.
+   */
+  readonly cacheDir?: string | undefined;
+  /** Release that templates belong to: another one has templates of its own, sessions stay. Default `null`, none. */
+  readonly templateRevision?: string | null | undefined;
+  /** Limit of one `run()` in milliseconds; `null` is none. Default {@link DEFAULT_RUN_TIMEOUT_MS}. `spawn()` has no limit. */
+  readonly runTimeoutMs?: number | null | undefined;
+  /** Limit of live commands of a session; more wait their turn. `null` is none. Default {@link DEFAULT_MAX_CONCURRENT_PROCESSES}. */
+  readonly maxConcurrentProcesses?: number | null | undefined;
+  /** Limit of what one `run()` may write, stdout and stderr together, in bytes; `null` is none. Default {@link DEFAULT_MAX_OUTPUT_BYTES}. */
+  readonly maxOutputBytes?: number | null | undefined;
+  /** Receives lifecycle events; its failures are ignored. Default none. */
+  readonly onEvent?: BwrapSandboxEventSink | undefined;
+}
+
+/** Options of `use()` in `bootstrap` and `onSession`. */
+export interface BwrapSandboxUseOptions {
+  /** The network from the moment `use()` has resolved. Left out, it stays as it is. */
+  readonly networkPolicy?: BwrapNetworkPolicy | undefined;
+}
+
+/** Input of `createBwrapSandboxBackend`. */
+export interface CreateBwrapSandboxBackendInput {
+  /** The backend's options. */
+  readonly createOptions?: BwrapSandboxCreateOptions | undefined;
+}
+
+/** What stands in for what was left out; absent members have no default. */
+export interface Options {
+  readonly env: Readonly<Record<string, string | undefined>>;
+  readonly networkPolicy: BwrapNetworkPolicy;
+  readonly hidePaths: readonly string[];
+  readonly bwrapPath: string;
+  readonly cacheDir?: string;
+  readonly templateRevision?: string;
+  readonly runTimeoutMs: number | null;
+  readonly maxConcurrentProcesses: number | null;
+  readonly maxOutputBytes: number | null;
+  readonly onEvent: BwrapSandboxEventSink | undefined;
+}
+
+/** Checks a backend's options, once: nothing behind this looks at them with suspicion. */
+export function parseOptions(input: BwrapSandboxCreateOptions = {}): Options {
+  const take = members(input, "createOptions");
+  const cacheDir = take("cacheDir", absolutePath);
+  const templateRevision = take("templateRevision", orNull(nonEmpty));
+  const options = {
+    env: take("env", variables) ?? {},
+    networkPolicy: take("networkPolicy", networkPolicy) ?? "allow-all",
+    hidePaths: take("hidePaths", absolutePaths) ?? [],
+    bwrapPath: take("bwrapPath", nonEmpty) ?? "bwrap",
+    runTimeoutMs: take("runTimeoutMs", orNull(limit), DEFAULT_RUN_TIMEOUT_MS),
+    maxConcurrentProcesses: take("maxConcurrentProcesses", orNull(limit), DEFAULT_MAX_CONCURRENT_PROCESSES),
+    maxOutputBytes: take("maxOutputBytes", orNull(limit), DEFAULT_MAX_OUTPUT_BYTES),
+    onEvent: take("onEvent", callback),
+    ...(cacheDir !== undefined && { cacheDir }),
+    ...(typeof templateRevision === "string" && { templateRevision }),
+  };
+  take.nothingElse();
+  return options;
+}
+
+/** Checks the input of `createBwrapSandboxBackend` and returns the options in it. */
+export function parseBackendInput(input: CreateBwrapSandboxBackendInput = {}): BwrapSandboxCreateOptions | undefined {
+  const take = members(input, "input");
+  for (const testDouble of ["runner", "copyDirectory"]) {
+    take(testDouble, () => {
+      throw invalid(testDouble, "commands and copies are made by the native core, which takes no test doubles");
+    });
+  }
+  const options = take("createOptions", (value) => value as BwrapSandboxCreateOptions);
+  take.nothingElse();
+  return options;
+}
+
+/** Checks the options of `use()`; `undefined` leaves the policy as it is. */
+export function parseUseOptions(input: BwrapSandboxUseOptions = {}): BwrapNetworkPolicy | undefined {
+  const take = members(input, "use");
+  const policy = take("networkPolicy", networkPolicy);
+  take.nothingElse();
+  return policy;
+}
+
+/** Checks a network policy: what cannot be enforced is refused, not weakened. */
+export function networkPolicy(value: unknown, field = "networkPolicy"): BwrapNetworkPolicy {
+  if (value === "allow-all" || value === "deny-all") return value;
+  throw new SandboxError("ERR_UNSUPPORTED", `${field}: only "allow-all" and "deny-all" can be enforced`, { op: field });
+}
+
+/** Checks variables for a command; a value of `undefined` means that there shall be none. */
+export function variables(value: unknown, field = "env"): Readonly<Record<string, string | undefined>> {
+  if (!isObject(value)) throw invalid(field, "must be an object of strings");
+  for (const [name, text] of Object.entries(value)) {
+    if (name === "") throw invalid(field, "a variable needs a name");
+    if (/[=\0]/.test(name)) throw invalid(field, `${JSON.stringify(name)} is not a variable name`);
+    if (text === undefined) continue;
+    if (typeof text !== "string") throw invalid(`${field}.${name}`, "must be a string");
+    if (text.includes("\0")) throw invalid(`${field}.${name}`, "a value cannot contain a NUL byte");
+  }
+  return value as Readonly<Record<string, string | undefined>>;
+}
+
+/** Checks a text that reaches the kernel. */
+export function text(value: unknown, field: string): string {
+  if (typeof value !== "string") throw invalid(field, "must be a string");
+  if (value.includes("\0")) throw invalid(field, "cannot contain a NUL byte");
+  return value;
+}
+
+type Check<T> = (value: unknown, field: string) => T;
+
+interface Take {
+  /** Returns the member, checked, or `fallback` when it is `undefined`. */
+  <T>(name: string, check: Check<T>): T | undefined;
+  <T>(name: string, check: Check<T>, fallback: T): T;
+  /** Rejects members that were not taken: a misspelt option must not go unnoticed. */
+  nothingElse(): void;
+}
+
+function members(value: unknown, field: string): Take {
+  if (!isObject(value)) throw invalid(field, "must be an object");
+  const known = new Set<string>();
+  const take = <T>(name: string, check: Check<T>, fallback?: T): T | undefined => {
+    known.add(name);
+    const member = value[name];
+    return member === undefined ? fallback : check(member, name);
+  };
+  const nothingElse = () => {
+    for (const name of Object.keys(value)) {
+      if (!known.has(name)) throw invalid(name, `is not an option; there are ${[...known].join(", ")}`);
+    }
+  };
+  return Object.assign(take as Take, { nothingElse });
+}
+
+function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+function orNull<T>(check: Check<T>): Check<T | null> {
+  return (value, field) => (value === null ? null : check(value, field));
+}
+
+function limit(value: unknown, field: string): number {
+  if (Number.isSafeInteger(value) && (value as number) > 0) return value as number;
+  throw invalid(field, "must be a positive integer, or null for no limit");
+}
+
+function nonEmpty(value: unknown, field: string): string {
+  const string = text(value, field);
+  if (string === "") throw invalid(field, "cannot be empty");
+  return string;
+}
+
+function absolutePath(value: unknown, field: string): string {
+  const path = text(value, field);
+  if (!isAbsolute(path)) throw invalid(field, `${JSON.stringify(path)} is not an absolute path`);
+  return path;
+}
+
+function absolutePaths(value: unknown, field: string): readonly string[] {
+  if (!Array.isArray(value)) throw invalid(field, "must be a list of absolute paths");
+  return value.map((path, index) => absolutePath(path, `${field}[${index}]`));
+}
+
+function callback(value: unknown, field: string): BwrapSandboxEventSink {
+  if (typeof value !== "function") throw invalid(field, "must be a function");
+  return value as BwrapSandboxEventSink;
+}

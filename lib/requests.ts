@@ -1,0 +1,120 @@
+// The requests of capi/sandbox.h, in its order: a name there without sbx_, in
+// camelCase, is a name here. What each means stands there.
+
+/** The options that decide how a sandbox is built. */
+export interface SandboxShape {
+  readonly cacheDir: string;
+  readonly bwrapPath: string;
+  readonly hidePaths: readonly string[];
+  /** PATH of this process, to look for bwrap and bash in. */
+  readonly path: string;
+  /** The running Node, which is to be seen inside. */
+  readonly nodePath: string;
+}
+
+/** What `run` and `spawn` have in common. */
+export interface CommandRequest {
+  readonly session: number;
+  readonly command: string;
+  readonly workingDirectory: string;
+  readonly env: Readonly<Record<string, string>>;
+  readonly maxProcesses?: number;
+}
+
+/** What is known of a command that `run` started, however it ended. */
+export interface RunFacts {
+  readonly exitCode: number;
+  readonly stdoutBytes: number;
+  readonly stderrBytes: number;
+  readonly durationMs: number;
+}
+
+/** An error as it crosses the boundary. */
+export interface WireError {
+  readonly code: string;
+  readonly message: string;
+  readonly op?: string;
+  readonly path?: string;
+  readonly remedy?: string;
+  readonly detail?: string;
+}
+
+interface Call<Request, Reply = object> {
+  readonly request: Request;
+  readonly reply: Reply;
+}
+
+type OfSession = { readonly session: number };
+type OfProcess = { readonly process: number };
+type OfStream = { readonly process: number; readonly stream: 1 | 2 };
+type OfFile = { readonly file: number };
+type OfPath = { readonly session: number; readonly path: string };
+type Tags = Readonly<Record<string, string>>;
+
+/** Every request with its reply. */
+export interface Requests {
+  readonly cancel: Call<{ readonly target: number }>;
+
+  readonly prewarmBegin: Call<
+    {
+      readonly sandbox: SandboxShape;
+      readonly templateKey: string;
+      readonly templateRevision?: string;
+      readonly networkPolicy: string;
+      readonly events?: boolean;
+    },
+    { readonly reused: true } | { readonly reused: false; readonly session: number }
+  >;
+  readonly prewarmCommit: Call<OfSession>;
+  readonly prewarmAbort: Call<OfSession>;
+
+  readonly create: Call<
+    {
+      readonly sandbox: SandboxShape;
+      readonly sessionKey: string;
+      readonly templateKey: string | null;
+      readonly templateRevision?: string;
+      readonly networkPolicy: string;
+      readonly tags?: Tags;
+      readonly events?: boolean;
+    },
+    { readonly session: number; readonly sessionId: string; readonly strategy: string }
+  >;
+  readonly sessionPolicy: Call<{ readonly session: number; readonly networkPolicy: string }>;
+  readonly sessionStop: Call<OfSession>;
+  readonly sessionClose: Call<OfSession>;
+  readonly sessionDelete: Call<OfSession>;
+
+  readonly run: Call<CommandRequest & { readonly timeoutMs?: number; readonly maxOutputBytes?: number }, RunFacts>;
+  readonly spawn: Call<
+    CommandRequest & { readonly stdin?: boolean },
+    { readonly process: number; readonly pid: number }
+  >;
+  readonly processRead: Call<OfStream & { readonly maxBytes: number }, { readonly end: boolean }>;
+  readonly processDiscard: Call<OfStream>;
+  readonly processWrite: Call<OfProcess>;
+  readonly processEnd: Call<OfProcess>;
+  readonly processWait: Call<OfProcess, { readonly exitCode: number }>;
+  readonly processKill: Call<OfProcess & { readonly aborted: boolean }>;
+  readonly processRelease: Call<OfProcess>;
+
+  readonly fileRead: Call<OfPath, { readonly missing: boolean }>;
+  readonly fileOpen: Call<
+    OfPath,
+    { readonly missing: true } | { readonly missing: false; readonly file: number; readonly size: number }
+  >;
+  readonly fileNext: Call<OfFile & { readonly maxBytes: number }, { readonly end: boolean }>;
+  readonly fileWrite: Call<OfPath>;
+  readonly fileCreate: Call<OfPath, { readonly file: number }>;
+  readonly fileAppend: Call<OfFile>;
+  readonly fileCommit: Call<OfFile>;
+  readonly fileClose: Call<OfFile>;
+  readonly fileRemove: Call<OfPath & { readonly recursive: boolean; readonly force: boolean }>;
+}
+
+/** The name of a request. */
+export type RequestName = keyof Requests;
+/** What the request `Name` takes. */
+export type RequestOf<Name extends RequestName> = Requests[Name]["request"];
+/** What the request `Name` is answered with. */
+export type ReplyOf<Name extends RequestName> = Requests[Name]["reply"];

@@ -1,0 +1,244 @@
+import type { Environment, OpenSession } from "./environment.ts";
+import { decodeOutput, invalid, SandboxError } from "./errors.ts";
+import { openFile, writeStream } from "./files.ts";
+import { type BwrapNetworkPolicy, networkPolicy, type Options, text, variables } from "./options.ts";
+import { type SandboxProcess, spawnProcess, type WritableSandboxProcess } from "./process.ts";
+import type { CommandRequest } from "./requests.ts";
+import { checkEncoding, checkLineRange, decode, encode, sliceLines } from "./text.ts";
+
+const workspace = "/workspace";
+
+/** Beneath the backend's variables, which lie beneath those of a call. */
+const defaultVariables: Readonly<Record<string, string>> = {
+  PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+  HOME: workspace,
+  LANG: "C.UTF-8",
+  AI_AGENT: "eve",
+};
+
+interface Abortable {
+  /** Ends the operation, which rejects with the signal's reason. */
+  readonly abortSignal?: AbortSignal | undefined;
+}
+
+/** What `run()` and `spawn()` take. */
+export interface SandboxCommandOptions extends Abortable {
+  /** A bash script, run as `bash -lc`. */
+  readonly command: string;
+  /** Where it starts; relative to `/workspace`, which is the default. */
+  readonly workingDirectory?: string | undefined;
+  /** Variables above the backend's; `undefined` takes one away. */
+  readonly env?: Readonly<Record<string, string | undefined>> | undefined;
+}
+
+/** What `spawn()` takes. */
+export interface SandboxSpawnOptions extends SandboxCommandOptions {
+  /** `true`, or `"pipe"`, gives the process a `stdin` to write to. Default: at end of file. */
+  readonly stdin?: boolean | "pipe" | undefined;
+}
+
+/** How a command of `run()` ended. Bytes that are not UTF-8 appear as U+FFFD. */
+export interface SandboxCommandResult {
+  /** The exit status; death by signal n is 128+n. */
+  exitCode: number;
+  stdout: string;
+  stderr: string;
+}
+
+/** Names a file. */
+export interface SandboxPathOptions extends Abortable {
+  /** As the sandbox sees it; relative to `/workspace`. */
+  readonly path: string;
+}
+
+/** What `readTextFile()` takes. */
+export interface SandboxReadTextOptions extends SandboxPathOptions {
+  /** How to decode: `"utf-8"`, the default, rejects other bytes; else an encoding of Node's Buffer. */
+  readonly encoding?: string | undefined;
+  /** First line, from 1. Past the end of the file the text is empty. */
+  readonly startLine?: number | undefined;
+  /** Last line, included. */
+  readonly endLine?: number | undefined;
+}
+
+/** What the writing methods take. */
+export interface SandboxWriteOptions<Content> extends SandboxPathOptions {
+  /** The file's new content. */
+  readonly content: Content;
+}
+
+/** What `writeTextFile()` takes. */
+export interface SandboxWriteTextOptions extends SandboxWriteOptions<string> {
+  /** How to encode: `"utf-8"`, the default, or another encoding of Node's Buffer. */
+  readonly encoding?: string | undefined;
+}
+
+/** What `removePath()` takes. */
+export interface SandboxRemoveOptions extends SandboxPathOptions {
+  /** Removes a directory with what is in it. */
+  readonly recursive?: boolean | undefined;
+  /** What does not exist counts as removed. */
+  readonly force?: boolean | undefined;
+}
+
+/**
+ * A durable workspace and the commands in it. All members are the object's own
+ * and use no `this`: a copy by spread works as well.
+ *
+ * A signal that is aborted beforehand rejects with its reason, and nothing
+ * happens. File operations reject with POSIX names as `code`.
+ */
+export interface SandboxSession {
+  /** The key that eve gave the session; of a template being built, the template's. */
+  readonly id: string;
+  /** Returns the absolute path that a relative one stands for; absolute paths stay as they are. */
+  resolvePath(path: string): string;
+  /**
+   * Runs a command and answers when its main process exits; what it left in
+   * the background goes on. A signal or a limit ends it with everything it started.
+   *
+   * Errors: `ERR_TIMEOUT` and `ERR_OUTPUT_LIMIT`, with what was captured.
+   */
+  run(options: SandboxCommandOptions): Promise<SandboxCommandResult>;
+  /** Starts a command. A signal ends it with everything it started, until its main process has exited. */
+  spawn(options: SandboxSpawnOptions & { readonly stdin: true | "pipe" }): Promise<WritableSandboxProcess>;
+  spawn(options: SandboxSpawnOptions & { readonly stdin?: false | undefined }): Promise<SandboxProcess>;
+  spawn(options: SandboxSpawnOptions): Promise<SandboxProcess | WritableSandboxProcess>;
+  /** Opens a regular file as a stream; `null` when it does not exist. */
+  readFile(options: SandboxPathOptions): Promise<ReadableStream<Uint8Array> | null>;
+  /** Reads a regular file; `null` when it does not exist. */
+  readBinaryFile(options: SandboxPathOptions): Promise<Uint8Array | null>;
+  /** Reads a text, or some lines of it with the endings they have; `null` when the file does not exist. */
+  readTextFile(options: SandboxReadTextOptions): Promise<string | null>;
+  /** Replaces a file by what a stream gives, making parent directories. If the stream fails the old content stays. */
+  writeFile(options: SandboxWriteOptions<ReadableStream<Uint8Array>>): Promise<void>;
+  /** Replaces a file at once, making parent directories. */
+  writeBinaryFile(options: SandboxWriteOptions<Uint8Array>): Promise<void>;
+  /** Replaces a file by a text, making parent directories. */
+  writeTextFile(options: SandboxWriteTextOptions): Promise<void>;
+  /** Removes a file or a link, or with `recursive` a directory. */
+  removePath(options: SandboxRemoveOptions): Promise<void>;
+  /** Changes the network of later commands, for as long as the session exists. */
+  setNetworkPolicy(policy: BwrapNetworkPolicy): Promise<void>;
+}
+
+/** Makes the object for an open session. */
+export function createSession(
+  environment: Environment,
+  session: OpenSession,
+  id: string,
+  options: Options,
+): SandboxSession {
+  const handle = (): number => {
+    if (session.closed) throw new SandboxError("ERR_CLOSED", "the session was closed");
+    return session.handle;
+  };
+  const place = ({ path }: SandboxPathOptions) => ({ session: handle(), path: resolvePath(path) });
+  const command = (call: SandboxCommandOptions): CommandRequest => ({
+    session: handle(),
+    command: text(call.command, "command"),
+    workingDirectory: resolvePath(call.workingDirectory ?? workspace, "workingDirectory"),
+    env: mergeVariables(defaultVariables, options.env, variables(call.env ?? {})),
+    ...(options.maxConcurrentProcesses !== null && { maxProcesses: options.maxConcurrentProcesses }),
+  });
+  const limits = {
+    ...(options.runTimeoutMs !== null && { timeoutMs: options.runTimeoutMs }),
+    ...(options.maxOutputBytes !== null && { maxOutputBytes: options.maxOutputBytes }),
+  };
+
+  async function run(call: SandboxCommandOptions): Promise<SandboxCommandResult> {
+    const request = { ...command(call), ...limits };
+    const { ok, data } = await environment.call("run", request, { signal: call.abortSignal });
+    return { exitCode: ok.exitCode, ...decodeOutput(data, ok.stdoutBytes) };
+  }
+
+  async function spawn(call: SandboxSpawnOptions): Promise<SandboxProcess | WritableSandboxProcess> {
+    const request = { ...command(call), ...(wantsStdin(call.stdin) && { stdin: true }) };
+    return await spawnProcess(environment, request, call.abortSignal);
+  }
+
+  async function readFile(call: SandboxPathOptions): Promise<ReadableStream<Uint8Array> | null> {
+    return await openFile(environment, { ...place(call), signal: call.abortSignal });
+  }
+
+  async function readBinaryFile(call: SandboxPathOptions): Promise<Uint8Array | null> {
+    const { ok, data } = await environment.call("fileRead", place(call), { signal: call.abortSignal });
+    return ok.missing ? null : data;
+  }
+
+  async function readTextFile(call: SandboxReadTextOptions): Promise<string | null> {
+    checkLineRange(call);
+    const encoding = checkEncoding(call.encoding ?? "utf-8");
+    const bytes = await readBinaryFile(call);
+    return bytes && sliceLines(decode(bytes, encoding), call);
+  }
+
+  async function writeFile(call: SandboxWriteOptions<ReadableStream<Uint8Array>>): Promise<void> {
+    const { content } = call;
+    if (!(content instanceof ReadableStream)) throw invalid("content", "must be a ReadableStream");
+    await writeStream(environment, { ...place(call), signal: call.abortSignal }, content);
+  }
+
+  async function writeBinaryFile(call: SandboxWriteOptions<Uint8Array>): Promise<void> {
+    const { content } = call;
+    if (!(content instanceof Uint8Array)) throw invalid("content", "must be a Uint8Array");
+    await environment.call("fileWrite", place(call), { data: content, signal: call.abortSignal });
+  }
+
+  async function writeTextFile(call: SandboxWriteTextOptions): Promise<void> {
+    if (typeof call.content !== "string") throw invalid("content", "must be a string");
+    const content = encode(call.content, checkEncoding(call.encoding ?? "utf-8"));
+    await writeBinaryFile({ path: call.path, content, abortSignal: call.abortSignal });
+  }
+
+  async function removePath(call: SandboxRemoveOptions): Promise<void> {
+    const request = { ...place(call), recursive: call.recursive === true, force: call.force === true };
+    await environment.call("fileRemove", request, { signal: call.abortSignal });
+  }
+
+  async function setNetworkPolicy(policy: BwrapNetworkPolicy): Promise<void> {
+    await environment.call("sessionPolicy", { session: handle(), networkPolicy: networkPolicy(policy) });
+  }
+
+  return {
+    id,
+    resolvePath: (path) => resolvePath(path),
+    run,
+    spawn: spawn as SandboxSession["spawn"],
+    readFile,
+    readBinaryFile,
+    readTextFile,
+    writeFile,
+    writeBinaryFile,
+    writeTextFile,
+    removePath,
+    setNetworkPolicy,
+  };
+}
+
+// Links and ".." are the kernel's to resolve, inside: "a/../b" need not be "b".
+function resolvePath(path: string, field = "path"): string {
+  text(path, field);
+  if (path.startsWith("/")) return path;
+  const relative = path.replace(/^(?:\.\/+)+/, "");
+  return relative === "" || relative === "." ? workspace : `${workspace}/${relative}`;
+}
+
+function wantsStdin(stdin: unknown): boolean {
+  if (stdin === undefined || stdin === false) return false;
+  if (stdin === true || stdin === "pipe") return true;
+  throw invalid("stdin", 'must be a boolean or "pipe"');
+}
+
+function mergeVariables(
+  ...layers: readonly Readonly<Record<string, string | undefined>>[]
+): Readonly<Record<string, string>> {
+  const merged = new Map<string, string>();
+  for (const layer of layers) {
+    for (const [name, value] of Object.entries(layer)) {
+      if (value === undefined) merged.delete(name);
+      else merged.set(name, value);
+    }
+  }
+  return Object.fromEntries(merged);
+}
