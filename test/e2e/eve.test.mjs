@@ -24,6 +24,10 @@ const read = (filePath) => ({ name: "read_file", input: { filePath } });
 const write = (filePath, content) => ({ name: "write_file", input: { filePath, content } });
 const stop = { name: "stop_sandbox", input: {} };
 
+/** A program for Node, which every sandbox sees: the one that runs the tests. */
+const greeter = `require("node:http").createServer((_, response) => response.end("hello from a server"))
+  .listen(8000, "127.0.0.1")`;
+
 /** What the model is to see of one successful bash call. */
 function stdout({ output, isError }) {
   assert.equal(isError, false, JSON.stringify(output));
@@ -132,20 +136,20 @@ for (const eve of eveVersions.filter((version) => !only || version === only)) {
       const [left, fetched] = await conversation.say("Serve.", [
         // The second child holds the command's own stdout: the answer must not wait for it.
         bash(
-          `(exec -a ${marker} python3 -m http.server 8000 --bind 127.0.0.1 >/tmp/server.log 2>&1) &
+          `(exec -a ${marker} ${process.execPath} -e '${greeter}' >/tmp/server.log 2>&1) &
            (${sleeper}) & echo left`,
         ),
         bash(
           `for _ in $(seq 100); do
              if exec 3<>/dev/tcp/127.0.0.1/8000; then
-               printf 'GET /seed.txt HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3; exit 0
+               printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3; exit 0
              fi 2>/dev/null
              sleep 0.1
            done; cat /tmp/server.log; exit 1`,
         ),
       ]);
       assert.equal(stdout(left), "left\n");
-      assert.match(stdout(fetched), /hello from the seed/);
+      assert.match(stdout(fetched), /hello from a server/);
       assert.ok(performance.now() - begun < 30_000);
       assert.equal((await markedProcesses(marker)).length, 2);
     });
