@@ -1,0 +1,62 @@
+package bwrap
+
+import (
+	"fmt"
+	"strings"
+)
+
+// coveredNames are the files of /etc that we replace, in the order of their mounts.
+var coveredNames = []string{"group", "hostname", "hosts", "machine-id", "passwd", "resolv.conf"}
+
+// machineID stands for every sandbox: the host's own would tell sandboxes of
+// one host that they are neighbours.
+const machineID = "5a4db0c5a4db0c5a4db0c5a4db0c5a4d\n"
+
+const hosts = "127.0.0.1 localhost " + Hostname + "\n::1 localhost ip6-localhost ip6-loopback\n"
+
+// nobody is the id that everything unmapped appears as.
+const nobody = 65534
+
+func etcContent(name string, spec Spec) []byte {
+	switch name {
+	case "group":
+		return []byte(group(spec.Identity))
+	case "hostname":
+		return []byte(Hostname + "\n")
+	case "hosts":
+		return []byte(hosts)
+	case "machine-id":
+		return []byte(machineID)
+	case "passwd":
+		return []byte(passwd(spec.Identity))
+	default: // resolv.conf
+		return spec.Host.ResolvConf
+	}
+}
+
+// passwd names the commands' user, so that whoami and every language's idea of
+// "the current user" work for an id that the host itself has no name for.
+func passwd(id Identity) string {
+	var out strings.Builder
+	if id.UID == 0 {
+		fmt.Fprintf(&out, "root:x:0:%d:root:%s:/bin/bash\n", id.GID, Workspace)
+	} else {
+		fmt.Fprintf(&out, "root:x:0:0:root:/root:/usr/sbin/nologin\nsandbox:x:%d:%d:sandbox:%s:/bin/bash\n", id.UID, id.GID, Workspace)
+	}
+	if id.UID != nobody {
+		fmt.Fprintf(&out, "nobody:x:%d:%d:nobody:/nonexistent:/usr/sbin/nologin\n", nobody, nobody)
+	}
+	return out.String()
+}
+
+func group(id Identity) string {
+	var out strings.Builder
+	out.WriteString("root:x:0:\n")
+	if id.GID != 0 {
+		fmt.Fprintf(&out, "sandbox:x:%d:\n", id.GID)
+	}
+	if id.GID != nobody {
+		fmt.Fprintf(&out, "nogroup:x:%d:\n", nobody)
+	}
+	return out.String()
+}
