@@ -25,8 +25,13 @@ var allFeatures = feature.Bwrap{
 func debian() Host {
 	return Host{
 		Trees: []Tree{
-			{Path: "/usr"}, {Path: "/bin", Link: "usr/bin"}, {Path: "/sbin", Link: "usr/sbin"},
-			{Path: "/lib", Link: "usr/lib"}, {Path: "/lib64", Link: "usr/lib64"}, {Path: "/etc"}, {Path: "/opt"},
+			{Path: "/usr"},
+			{Path: "/bin", Link: "usr/bin"},
+			{Path: "/sbin", Link: "usr/sbin"},
+			{Path: "/lib", Link: "usr/lib"},
+			{Path: "/lib64", Link: "usr/lib64"},
+			{Path: "/etc"},
+			{Path: "/opt"},
 		},
 		Etc: map[string]string{
 			"group": "/etc/group", "hostname": "/etc/hostname", "hosts": "/etc/hosts",
