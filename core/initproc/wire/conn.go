@@ -1,3 +1,5 @@
+//go:build linux
+
 package wire
 
 import (
@@ -28,6 +30,10 @@ type Conn struct {
 	queue  []outgoing
 	wake   *sync.Cond
 	closed bool
+
+	// frame and control are Recv's, which has one caller.
+	frame   []byte
+	control []byte
 }
 
 type outgoing struct {
@@ -43,7 +49,11 @@ func NewConn(fd int) (*Conn, error) {
 		return nil, fmt.Errorf("set control socket non-blocking: %w", err)
 	}
 	unix.CloseOnExec(fd)
-	c := &Conn{file: os.NewFile(uintptr(fd), "control")}
+	c := &Conn{
+		file:    os.NewFile(uintptr(fd), "control"),
+		frame:   make([]byte, MaxFrame),
+		control: make([]byte, unix.CmsgSpace(MaxFDs*4)),
+	}
 	c.wake = sync.NewCond(&c.mu)
 	go c.write()
 	return c, nil
@@ -163,8 +173,7 @@ func (c *Conn) readPacket() (data []byte, fds []int, err error) {
 	if err != nil {
 		return nil, nil, io.EOF
 	}
-	buf := make([]byte, MaxFrame)
-	oob := make([]byte, unix.CmsgSpace(MaxFDs*4))
+	buf, oob := c.frame, c.control
 	var n, oobn, flags int
 	var recvErr error
 	err = raw.Read(func(fd uintptr) bool {

@@ -1,0 +1,226 @@
+//go:build linux
+
+package initproc
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evelandhq/sandbox-bwrap/core/initproc/wire"
+)
+
+// command is what init remembers of a command. Its fields are guarded by the
+// server's mu.
+type command struct {
+	id   uint64
+	pid  int
+	mark mark
+	// exited is set once the main process has been reaped.
+	exited bool
+	// streams are read ends of stdout and stderr, at 0 and 1, and -1 once nobody
+	// needs them. As long as init has one, a child in the background does not
+	// notice that the supervisor has stopped reading. They stay out of the poller,
+	// which would wake init at every write.
+	streams [2]int
+}
+
+// pipes are the standard streams of a command that is being started.
+type pipes struct {
+	// inside are the command's ends: stdin, stdout, stderr.
+	inside [3]int
+	// outside go to the supervisor: stdout, stderr and, when asked for, stdin.
+	outside []int
+	// kept are init's own stdout and stderr.
+	kept [2]int
+	// null stands in for a stdin that was not asked for, and is not closed.
+	null int
+}
+
+// spawn starts a command and reports how that went.
+func (s *server) spawn(m wire.Message) {
+	defer s.guard(m.ID)
+	throwAwayThread()
+	if m.Spawn == nil || len(m.Spawn.Argv) == 0 {
+		s.fail(m.ID, wire.StageSetup, unix.EINVAL)
+		return
+	}
+	p, err := s.openPipes(m.Spawn.Stdin)
+	if err != nil {
+		s.fail(m.ID, wire.StageSetup, err)
+		return
+	}
+	if stage, err := s.start(m.ID, m.Spawn, p); err != nil {
+		p.close()
+		s.fail(m.ID, stage, err)
+	}
+}
+
+// start runs on a thread of its own, which it turns into the command's. On
+// success the outside and kept ends of p have new owners.
+func (s *server) start(id uint64, spawn *wire.Spawn, p *pipes) (wire.Stage, error) {
+	mark, err := newMark()
+	if err != nil {
+		return wire.StageSetup, err
+	}
+	err = s.network.enter(spawn.Network)
+	if err == nil {
+		err = dropPrivileges(s.filter)
+	}
+	if err != nil {
+		mark.release()
+		return wire.StageSetup, err
+	}
+	// Tried first, with the command's rights: the error of the fork would not
+	// tell the directory from the program. "/." asks for the right to enter it.
+	dir, err := unix.Open(spawn.Dir+"/.", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		mark.release()
+		return wire.StageChdir, fmt.Errorf("working directory: %w", err)
+	}
+	_ = unix.Close(dir)
+
+	s.forking.Lock()
+	defer s.forking.Unlock()
+	pid, err := s.fork(child{argv: spawn.Argv, env: spawn.Env, dir: spawn.Dir, files: p.inside[:]})
+	if err != nil {
+		mark.release()
+		return wire.StageExec, err
+	}
+	// Cannot fail for a child of the same user, and a child that has gone needs none.
+	_ = unix.Prlimit(pid, unix.RLIMIT_NOFILE, &s.children, nil)
+	p.closeInside()
+
+	c := &command{id: id, pid: pid, mark: mark, streams: p.kept}
+	s.mu.Lock()
+	s.commands[id], s.byPid[pid] = c, c
+	s.mu.Unlock()
+	s.conn.Send(wire.Message{Kind: wire.KindStarted, ID: id, Pid: pid}, p.outside...)
+	return "", nil
+}
+
+// openPipes makes the standard streams.
+func (s *server) openPipes(stdin bool) (p *pipes, err error) {
+	p = &pipes{inside: [3]int{s.null, -1, -1}, kept: [2]int{-1, -1}, null: s.null}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	for i := range p.kept {
+		var ends [2]int
+		if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+			return p, fmt.Errorf("make pipe: %w", err)
+		}
+		p.kept[i], p.inside[i+1] = ends[0], ends[1]
+		// The reading end only: a program may not expect EAGAIN when it writes.
+		if err := unix.SetNonblock(ends[0], true); err != nil {
+			return p, fmt.Errorf("set pipe non-blocking: %w", err)
+		}
+		outside, err := unix.FcntlInt(uintptr(ends[0]), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return p, fmt.Errorf("duplicate pipe: %w", err)
+		}
+		p.outside = append(p.outside, outside)
+	}
+	if stdin {
+		var ends [2]int
+		if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+			return p, fmt.Errorf("make pipe: %w", err)
+		}
+		p.inside[0] = ends[0]
+		p.outside = append(p.outside, ends[1])
+	}
+	return p, nil
+}
+
+// closeInside closes the command's ends.
+func (p *pipes) closeInside() {
+	for _, fd := range p.inside {
+		if fd >= 0 && fd != p.null {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// close closes all ends.
+func (p *pipes) close() {
+	p.closeInside()
+	for _, fd := range p.outside {
+		_ = unix.Close(fd)
+	}
+	for _, fd := range p.kept {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// discard takes note that the supervisor has closed its end of a stream: what
+// is written to it from now on is read here and thrown away.
+func (s *server) discard(id uint64, stream int) {
+	if stream != 1 && stream != 2 {
+		return
+	}
+	s.mu.Lock()
+	fd := -1
+	if c := s.commands[id]; c != nil {
+		fd, c.streams[stream-1] = c.streams[stream-1], -1
+	}
+	s.mu.Unlock()
+	if fd < 0 {
+		return
+	}
+	if hungUp(fd) {
+		_ = unix.Close(fd) // the usual case: the supervisor has read to the end
+		return
+	}
+	f := os.NewFile(uintptr(fd), "stream")
+	go func() {
+		defer f.Close()
+		_, _ = io.Copy(io.Discard, f)
+	}()
+}
+
+// sweep forgets exited commands of which nothing is left, once enough have come
+// together: looking costs a walk through all processes.
+func (s *server) sweep() {
+	const least = 32
+	s.mu.Lock()
+	due := len(s.commands)-len(s.byPid) >= max(s.sweepAt, least)
+	s.mu.Unlock()
+	if !due {
+		return
+	}
+	alive := s.proc.marks()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left := 0
+	for id, c := range s.commands {
+		if !c.exited {
+			continue
+		}
+		for i, fd := range c.streams {
+			if fd >= 0 && hungUp(fd) {
+				_ = unix.Close(fd)
+				c.streams[i] = -1
+			}
+		}
+		if alive[c.mark.inode] || c.streams != [2]int{-1, -1} {
+			left++
+			continue
+		}
+		c.mark.release()
+		delete(s.commands, id)
+	}
+	s.sweepAt = 2 * left
+}
+
+// hungUp tells whether nobody is left who could write to the pipe.
+func hungUp(fd int) bool {
+	poll := []unix.PollFd{{Fd: int32(fd)}}
+	_, _ = unix.Poll(poll, 0)
+	return poll[0].Revents&unix.POLLHUP != 0
+}

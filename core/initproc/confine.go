@@ -1,0 +1,164 @@
+//go:build linux
+
+package initproc
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evelandhq/sandbox-bwrap/core/initproc/wire"
+	"github.com/evelandhq/sandbox-bwrap/core/seccomp"
+)
+
+// throwAwayThread ties the calling goroutine to a thread that ends with it.
+// Namespaces, credentials and filters belong to threads: one that has become a
+// command's must never serve another goroutine (rule init4).
+func throwAwayThread() {
+	if holds("init4") {
+		// Without unlocking: then the runtime ends the thread, and starts new ones
+		// from a clean one, not from this.
+		runtime.LockOSThread()
+	}
+}
+
+// mark is the UTS namespace that all processes of a command share and nobody
+// else. They cannot leave it: that takes a capability, or a user namespace.
+type mark struct {
+	inode uint64
+	// pin keeps the namespace, and so its number, from being given to another.
+	pin int
+}
+
+func (m mark) release() { _ = unix.Close(m.pin) }
+
+// newMark moves the thread into a new UTS namespace.
+func newMark() (mark, error) {
+	if err := unix.Unshare(unix.CLONE_NEWUTS); err != nil {
+		return mark{}, fmt.Errorf("make UTS namespace: %w", err)
+	}
+	return openMark()
+}
+
+func openMark() (mark, error) {
+	fd, err := unix.Open("/proc/thread-self/ns/uts", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return mark{}, fmt.Errorf("open UTS namespace: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		_ = unix.Close(fd)
+		return mark{}, fmt.Errorf("stat UTS namespace: %w", err)
+	}
+	return mark{inode: st.Ino, pin: fd}, nil
+}
+
+// isolatedNetwork is the network namespace of all commands that may reach
+// nothing. It is made when the first of them comes.
+type isolatedNetwork struct {
+	// mu guards the fields below it, and is held while the namespace is made:
+	// whoever asks meanwhile wants that one.
+	mu   sync.Mutex
+	made bool
+	fd   int
+}
+
+// enter moves the thread into the namespace that network names.
+func (n *isolatedNetwork) enter(network wire.Network) error {
+	switch network {
+	case wire.NetworkShared:
+		return nil
+	case wire.NetworkNone:
+	default:
+		return fmt.Errorf("network %q: %w", network, unix.EINVAL)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.made {
+		if err := unix.Setns(n.fd, unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter network namespace: %w", err)
+		}
+		return nil
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("make network namespace: %w", err)
+	}
+	if err := loopbackUp(); err != nil {
+		return err
+	}
+	fd, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open network namespace: %w", err)
+	}
+	n.fd, n.made = fd, true
+	return nil
+}
+
+func loopbackUp() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("start loopback: %w", err)
+	}
+	defer unix.Close(fd)
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return fmt.Errorf("start loopback: %w", err)
+	}
+	lo.SetUint16(unix.IFF_UP)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo); err != nil {
+		return fmt.Errorf("start loopback: %w", err)
+	}
+	return nil
+}
+
+// secureBits keep user id 0 from meaning anything on exec, for good.
+const secureBits = 1<<0 | 1<<1 | // NOROOT, locked
+	1<<2 | 1<<3 | // NO_SETUID_FIXUP, locked
+	1<<5 | // KEEP_CAPS, locked off
+	1<<6 | 1<<7 // NO_CAP_AMBIENT_RAISE, locked
+
+// dropPrivileges takes everything from the thread that a command must not have.
+// The order matters: each step needs what a later one takes.
+func dropPrivileges(filter seccomp.Program) error {
+	// The mask of bwrap's starter must not become the commands'.
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &unix.Sigset_t{}, nil); err != nil {
+		return fmt.Errorf("unblock signals: %w", err)
+	}
+	// A keyring without a name, so that the session keyring of whoever started
+	// Node is not the command's. Hosts without keyrings, or with a full quota,
+	// leave it as it is; the filter refuses commands all use of it.
+	_, _, _ = unix.RawSyscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0)
+	if !holds("init4b") {
+		return noNewPrivileges(filter)
+	}
+	if err := unix.Prctl(unix.PR_SET_SECUREBITS, secureBits, 0, 0, 0); err != nil {
+		return fmt.Errorf("set secure bits: %w", err)
+	}
+	for capability := uintptr(0); capability < 64; capability++ {
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0)
+		if err == unix.EINVAL {
+			break // past the last one this kernel knows
+		}
+		if err != nil {
+			return fmt.Errorf("drop capability %d: %w", capability, err)
+		}
+	}
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return fmt.Errorf("clear ambient capabilities: %w", err)
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	if err := unix.Capset(&header, &none[0]); err != nil {
+		return fmt.Errorf("drop capabilities: %w", err)
+	}
+	return noNewPrivileges(filter)
+}
+
+func noNewPrivileges(filter seccomp.Program) error {
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("set no_new_privs: %w", err)
+	}
+	return filter.Install()
+}
