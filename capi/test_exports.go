@@ -9,9 +9,12 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/evelandhq/sandbox-bwrap/core/supervise"
 )
@@ -62,6 +65,64 @@ func climb(depth int, below *[24]byte) byte {
 		return climb(depth-1, &own) ^ own[0]
 	}
 	return own[1]
+}
+
+type signalRequest struct {
+	Signal       int `json:"signal"`
+	Milliseconds int `json:"milliseconds"`
+}
+
+// sbx_test_aim sends a signal to each thread but the first, again and again.
+//
+//export sbx_test_aim
+func sbx_test_aim(env, call C.uint64_t, json C.sbx_json, jsonLen C.size_t, data C.sbx_bytes, dataLen C.size_t) {
+	handle(env, call, json, jsonLen, data, dataLen, testAim)
+}
+
+func testAim(_ context.Context, _ *environment, req signalRequest, _ []byte) (any, []byte, error) {
+	sent, pid := 0, os.Getpid()
+	for end := time.Now().Add(time.Duration(req.Milliseconds) * time.Millisecond); time.Now().Before(end); {
+		threads, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, thread := range threads {
+			tid, err := strconv.Atoi(thread.Name())
+			if err == nil && tid != pid && unix.Tgkill(pid, tid, unix.Signal(req.Signal)) == nil {
+				sent++
+			}
+		}
+	}
+	return struct {
+		Sent int `json:"sent"`
+	}{sent}, nil, nil
+}
+
+// sbx_test_action tells what the process does on a signal.
+//
+//export sbx_test_action
+func sbx_test_action(env, call C.uint64_t, json C.sbx_json, jsonLen C.size_t, data C.sbx_bytes, dataLen C.size_t) {
+	handle(env, call, json, jsonLen, data, dataLen, testAction)
+}
+
+func testAction(_ context.Context, _ *environment, req signalRequest, _ []byte) (any, []byte, error) {
+	// The kernel's struct sigaction of 64-bit machines.
+	var action struct {
+		handler  uintptr
+		flags    uint64
+		restorer uintptr
+		mask     uint64
+	}
+	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(req.Signal), 0,
+		uintptr(unsafe.Pointer(&action)), unsafe.Sizeof(action.mask), 0, 0)
+	if errno != 0 {
+		return nil, nil, errno
+	}
+	const onStack = 0x08000000 // SA_ONSTACK
+	return struct {
+		Handled bool `json:"handled"`
+		OnStack bool `json:"onStack"`
+	}{action.handler > 1, action.flags&onStack != 0}, nil, nil
 }
 
 type panicRequest struct {

@@ -34,14 +34,24 @@ namespace {
 // The requests of sandbox.h. exports has each as a method, without the prefix
 // and in camel case: sbx_prewarm_begin is prewarmBegin.
 constexpr const char *kRequests[] = {
-    "sbx_cancel",         "sbx_prewarm_begin", "sbx_prewarm_commit",  "sbx_prewarm_abort",  "sbx_create",
-    "sbx_session_policy", "sbx_session_stop",  "sbx_session_close",   "sbx_session_delete", "sbx_run",
-    "sbx_spawn",          "sbx_process_read",  "sbx_process_discard", "sbx_process_write",  "sbx_process_end",
-    "sbx_process_wait",   "sbx_process_kill",  "sbx_process_release", "sbx_file_read",      "sbx_file_open",
-    "sbx_file_next",      "sbx_file_write",    "sbx_file_create",     "sbx_file_append",    "sbx_file_commit",
-    "sbx_file_close",     "sbx_file_remove",
+    "sbx_cancel",          "sbx_prewarm_begin",
+    "sbx_prewarm_commit",  "sbx_prewarm_abort",
+    "sbx_create",          "sbx_session_policy",
+    "sbx_session_stop",    "sbx_session_close",
+    "sbx_session_delete",  "sbx_run",
+    "sbx_spawn",           "sbx_process_read",
+    "sbx_process_discard", "sbx_process_write",
+    "sbx_process_end",     "sbx_process_wait",
+    "sbx_process_kill",    "sbx_process_release",
+    "sbx_file_read",       "sbx_file_open",
+    "sbx_file_next",       "sbx_file_write",
+    "sbx_file_create",     "sbx_file_append",
+    "sbx_file_commit",     "sbx_file_close",
+    "sbx_file_remove",
 #ifdef SBX_TEST_EXPORTS
-    "sbx_test_load",      "sbx_test_panic",    "sbx_test_spawn",      "sbx_test_replies",
+    "sbx_test_load",       "sbx_test_aim",
+    "sbx_test_action",     "sbx_test_panic",
+    "sbx_test_spawn",      "sbx_test_replies",
 #endif
 };
 constexpr size_t kRequestCount = sizeof(kRequests) / sizeof(kRequests[0]);
@@ -234,13 +244,15 @@ struct Reply {
 // environment: about 100 bytes for each are never freed, on purpose.
 struct Guard {
   std::mutex mutex;
-  bool closed = false;                       // guarded by mutex
-  napi_threadsafe_function queue = nullptr;  // not used by the library's threads once closed
+  bool closed = false;                      // guarded by mutex
+  napi_threadsafe_function queue = nullptr; // not used by the library's threads once closed
 };
 
 // Send is the library's sbx_reply_fn. It runs on the library's threads.
-void Send(void *context, uint64_t call, char *json, size_t json_length, void *data, size_t data_length) {
-  std::unique_ptr<Reply> reply(new Reply{call, Owned<char>(json), json_length, Owned<void>(data), data_length});
+void Send(void *context, uint64_t call, char *json, size_t json_length, void *data,
+          size_t data_length) {
+  std::unique_ptr<Reply> reply(
+      new Reply{call, Owned<char>(json), json_length, Owned<void>(data), data_length});
   auto *guard = static_cast<Guard *>(context);
   std::unique_lock<std::mutex> lock(guard->mutex, std::defer_lock);
   if (kBrokenRule != 4) {
@@ -249,7 +261,8 @@ void Send(void *context, uint64_t call, char *json, size_t json_length, void *da
       return;
     }
   }
-  napi_status status = napi_call_threadsafe_function(guard->queue, reply.get(), napi_tsfn_nonblocking);
+  napi_status status =
+      napi_call_threadsafe_function(guard->queue, reply.get(), napi_tsfn_nonblocking);
   if (status == napi_ok) {
     reply.release();
   } else {
@@ -263,7 +276,8 @@ class Environment {
  public:
   static Environment *Of(napi_env env) {
     void *data = nullptr;
-    return napi_get_instance_data(env, &data) == napi_ok ? static_cast<Environment *>(data) : nullptr;
+    return napi_get_instance_data(env, &data) == napi_ok ? static_cast<Environment *>(data)
+                                                         : nullptr;
   }
 
   bool is_open() const { return id_ != 0; }
@@ -277,8 +291,8 @@ class Environment {
     auto guard = std::make_unique<Guard>();
     napi_value name;
     if (napi_create_string_utf8(env, "sandbox", NAPI_AUTO_LENGTH, &name) != napi_ok ||
-        napi_create_threadsafe_function(env, on_reply, nullptr, name, 0, 1, nullptr, nullptr, this, Deliver,
-                                        &guard->queue) != napi_ok) {
+        napi_create_threadsafe_function(env, on_reply, nullptr, name, 0, 1, nullptr, nullptr, this,
+                                        Deliver, &guard->queue) != napi_ok) {
       return false;
     }
     // Node stays alive for requests, not because we are loaded.
@@ -339,7 +353,8 @@ class Environment {
     napi_value receiver, arguments[3], result;
     if (napi_get_undefined(env, &receiver) != napi_ok ||
         napi_create_double(env, static_cast<double>(reply->call), &arguments[0]) != napi_ok ||
-        napi_create_string_utf8(env, reply->json.get(), reply->json_length, &arguments[1]) != napi_ok ||
+        napi_create_string_utf8(env, reply->json.get(), reply->json_length, &arguments[1]) !=
+            napi_ok ||
         !ToBuffer(env, *reply, &arguments[2])) {
       return;
     }
@@ -347,7 +362,7 @@ class Environment {
     if (status == napi_pending_exception) {
       napi_value exception;
       if (napi_get_and_clear_last_exception(env, &exception) == napi_ok) {
-        napi_fatal_exception(env, exception);  // an uncaughtException, as from any callback
+        napi_fatal_exception(env, exception); // an uncaughtException, as from any callback
       }
     }
   }
@@ -359,8 +374,8 @@ class Environment {
     }
     if (reply.data_length >= kCopyBelow) {
       napi_status status = napi_create_external_buffer(
-          env, reply.data_length, reply.data.get(), [](napi_env, void *memory, void *) { Freer()(memory); }, nullptr,
-          buffer);
+          env, reply.data_length, reply.data.get(),
+          [](napi_env, void *memory, void *) { Freer()(memory); }, nullptr, buffer);
       if (status == napi_ok) {
         reply.data.release();
         return true;
@@ -369,7 +384,8 @@ class Environment {
         return false;
       }
     }
-    return napi_create_buffer_copy(env, reply.data_length, reply.data.get(), nullptr, buffer) == napi_ok;
+    return napi_create_buffer_copy(env, reply.data_length, reply.data.get(), nullptr, buffer) ==
+           napi_ok;
   }
 
   Guard *guard_ = nullptr;
@@ -412,8 +428,8 @@ napi_value CallRequest(napi_env env, napi_callback_info info) {
     return Fail(env, "open() comes first");
   }
   double call = 0;
-  if (napi_get_value_double(env, arguments[0], &call) != napi_ok || std::trunc(call) != call || call < 1 ||
-      call > kMaxSafeInteger) {
+  if (napi_get_value_double(env, arguments[0], &call) != napi_ok || std::trunc(call) != call ||
+      call < 1 || call > kMaxSafeInteger) {
     return Refuse(env, "call must be a positive safe integer");
   }
   std::string json;
@@ -430,12 +446,14 @@ napi_value CallRequest(napi_env env, napi_callback_info info) {
     napi_typedarray_type array_type = napi_int8_array;
     bool is_array = false;
     if (napi_is_typedarray(env, arguments[2], &is_array) != napi_ok || !is_array ||
-        napi_get_typedarray_info(env, arguments[2], &array_type, &data_length, &data, nullptr, nullptr) != napi_ok ||
+        napi_get_typedarray_info(env, arguments[2], &array_type, &data_length, &data, nullptr,
+                                 nullptr) != napi_ok ||
         array_type != napi_uint8_array) {
       return Refuse(env, "data must be a Uint8Array");
     }
   }
-  environment->Request(env, reinterpret_cast<uintptr_t>(index), static_cast<uint64_t>(call), json, data, data_length);
+  environment->Request(env, reinterpret_cast<uintptr_t>(index), static_cast<uint64_t>(call), json,
+                       data, data_length);
   return nullptr;
 }
 
@@ -520,7 +538,8 @@ std::string MethodName(std::string symbol) {
 Napi::Object Init(Napi::Env env, Napi::Object exports) {
   auto environment = std::make_unique<Environment>();
   napi_status status = napi_set_instance_data(
-      env, environment.get(), [](napi_env, void *data, void *) { delete static_cast<Environment *>(data); }, nullptr);
+      env, environment.get(),
+      [](napi_env, void *data, void *) { delete static_cast<Environment *>(data); }, nullptr);
   if (status != napi_ok) {
     return exports;
   }
@@ -532,14 +551,14 @@ Napi::Object Init(Napi::Env env, Napi::Object exports) {
   for (size_t i = 0; i < kRequestCount; i++) {
     std::string name = MethodName(kRequests[i]);
     napi_value method;
-    if (napi_create_function(env, name.c_str(), name.size(), CallRequest, reinterpret_cast<void *>(i), &method) ==
-        napi_ok) {
+    if (napi_create_function(env, name.c_str(), name.size(), CallRequest,
+                             reinterpret_cast<void *>(i), &method) == napi_ok) {
       napi_set_named_property(env, exports, name.c_str(), method);
     }
   }
   return exports;
 }
 
-}  // namespace
+} // namespace
 
 NODE_API_MODULE(NODE_GYP_MODULE_NAME, Init)

@@ -14,6 +14,14 @@ for (const first of ["main", "worker"]) {
   });
 }
 
+test("rule 1: SIGCHLD stays on the alternate stack, whichever watchers come and go", async () => {
+  assert.deepEqual(await play("sigchld-action"), clean);
+});
+
+test("rule 1: SIGCHLD hits the threads of Go under load", async () => {
+  assert.deepEqual(await play("aimed", { args: ["17"] }), clean);
+});
+
 test("rule 1: the SIGCHLD watcher that nobody reads never fills up anything that counts", async () => {
   assert.deepEqual(await play("sigchld-count"), clean);
 });
@@ -30,6 +38,10 @@ test("rule 2: an application's own signal handler survives a storm under load", 
   });
   await Promise.all(ends);
   assert.deepEqual(result, clean);
+});
+
+test("rule 2: an application's signal is aimed at the threads of Go under load", async () => {
+  assert.deepEqual(await play("aimed", { args: ["12"] }), clean);
 });
 
 test("rule 2: the threads of Go block every asynchronous signal that Go lets them", async () => {

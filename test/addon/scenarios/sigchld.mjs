@@ -18,7 +18,7 @@ if (!isMainThread) {
     const [code] = await once(worker, "exit");
     assert.equal(code, 0);
   }
-  const { request } = openAddon();
+  const { addon, request } = openAddon();
   const load = request("testLoad", { milliseconds: 3000, goroutines: 8 });
   const ofNode = async (i) => {
     const [code] = await once(spawn("/bin/sh", ["-c", `exit ${i % 200}`]), "exit");
@@ -29,6 +29,17 @@ if (!isMainThread) {
     const reply = await request("testSpawn", { argv, wait: true });
     assert.equal(reply.ok?.exitCode, i % 200);
   };
+  // A call into Go blocks SIGCHLD on this thread for its time, so that the kernel
+  // hands the signal to a thread of Go.
+  let storm = true;
+  const calls = (async () => {
+    while (storm) {
+      for (let i = 0; i < 2000; i++) {
+        addon.version();
+      }
+      await new Promise(setImmediate);
+    }
+  })();
   for (let i = 0; i < children; i += 10) {
     const batch = [];
     for (let j = i; j < i + 10; j++) {
@@ -36,6 +47,7 @@ if (!isMainThread) {
     }
     await Promise.all(batch);
   }
-  await load;
+  storm = false;
+  await Promise.all([load, calls]);
   process.disconnect();
 }
