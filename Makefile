@@ -12,12 +12,15 @@ NPM_STAMP := node_modules/.package-lock.json
 
 # What a build depends on. The finds run at every start and cost milliseconds.
 GO_FILES := $(shell find core capi -name '*.go' ! -name '*_test.go') go.mod go.sum
+GO_TEST_FILES := $(shell find core capi -name '*_test.go' -o -name testdata)
 C_FILES := $(shell find core capi src -name '*.[chS]' -o -name '*.cc' -o -name '*.sh') binding.gyp
 TS_FILES := $(shell find lib -name '*.ts') tsconfig.json
 
 LIBRARY := build/Release/libsandbox.so
 ADDON := build/Release/sandbox.node
+TEST_ADDON := build/test/intact/sandbox.node
 IMAGE := build/.image
+GOTEST := build/gotest/packages
 DIST := dist/index.js
 
 ##@ Everyday
@@ -32,7 +35,7 @@ demo: deps pack ## run a real eve agent in the sandbox and print what it did
 	@$(NODE) sh tools/run-script.sh "make demo" test/demo/run.mjs
 
 test: ## run every test, started by root also as an ordinary user; prints counts
-test: deps build gotest test-types
+test: deps build gotest $(TEST_ADDON) test-types test-pack
 	@tools/test.sh
 
 bench: deps build ## measure ratios in one run; JSON goes to build/bench.json
@@ -81,25 +84,33 @@ $(ADDON): $(GO_FILES) $(C_FILES) package.json $(NPM_STAMP)
 	$(NODE) $(BIN)/node-gyp configure build --silent
 	@touch $(LIBRARY) $@
 
+# The same with the exports that only tests have.
+$(TEST_ADDON): $(GO_FILES) $(C_FILES) test/addon/build.sh package.json $(NPM_STAMP)
+	$(NODE) sh test/addon/build.sh $(@D)
+	@touch $@
+
 $(DIST): $(TS_FILES) $(NPM_STAMP)
 	@rm -rf dist
 	$(NODE) $(BIN)/tsc -p tsconfig.json
 	@touch $@
 
-gotest: $(IMAGE) ## compile the Go tests into build/gotest
+gotest: $(GOTEST) ## compile the Go tests into build/gotest
+
+$(GOTEST): $(GO_FILES) $(GO_TEST_FILES) $(C_FILES) $(IMAGE) tools/build-gotest.sh
 	@tools/build-gotest.sh
 
 test-go: deps build gotest ## run the Go tests once, as whoever you are
 	@tools/test.sh go
 
-test-node: deps build ## run the node:test suites once, as whoever you are
+test-node: deps build $(TEST_ADDON) ## run the node:test suites once, as whoever you are
 	@tools/test.sh node
 
 test-types: deps dist ## check our types against the real eve's
 	@$(NODE) sh tools/run-script.sh "make test-types" test/types/run.mjs
 
 test-rules: deps build ## break each rule of the boundary on purpose and see its test fail
-	@$(NODE) sh tools/run-script.sh "make test-rules" test/rules/run.mjs
+	@set -e; for script in test/rules/*.mjs; do \
+	  $(NODE) sh tools/run-script.sh "make test-rules" "$$script"; done
 
 test-pack: pack ## install the tarball without compiler and Go, and run a command
 	@$(NODE) node --test 'test/pack/*.test.mjs'

@@ -17,7 +17,8 @@ mkdir -p "$out"
 go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}' ./... |
   while read -r package dir; do
     echo "$(basename -- "$package").test $package ${dir#"$root"/}"
-  done >"$out/packages"
+  done >"$out/packages.new"
 
 # shellcheck disable=SC2046,SC2086 # words are packages and flags
-go test -c $race -o "$out/" $(cut -d ' ' -f 2 "$out/packages")
+go test -c $race -o "$out/" $(cut -d ' ' -f 2 "$out/packages.new")
+mv "$out/packages.new" "$out/packages"
