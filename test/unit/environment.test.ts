@@ -151,7 +151,10 @@ test("sessions: the same handle is the same session, with the newest sink", () =
   const { environment, event } = fakeNative();
   const seen: string[] = [];
   const first = environment.adopt(1, () => void seen.push("old"));
-  assert.equal(environment.adopt(1, () => void seen.push("new")), first);
+  assert.equal(
+    environment.adopt(1, () => void seen.push("new")),
+    first,
+  );
   event(1, { type: "generation.started" });
   assert.deepEqual(seen, ["new"]);
   environment.forget(first);

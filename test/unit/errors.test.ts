@@ -51,7 +51,12 @@ test("errors: only a limit that passes is retryable", () => {
 });
 
 test("errors: a POSIX name is an error as Node's own", () => {
-  const error = decodeError({ code: "EISDIR", message: "read: /workspace/d: is a directory", op: "read", path: "/workspace/d" });
+  const error = decodeError({
+    code: "EISDIR",
+    message: "read: /workspace/d: is a directory",
+    op: "read",
+    path: "/workspace/d",
+  });
   assert.equal(error instanceof SandboxError, false);
   assert.equal(error.message, "EISDIR: read: /workspace/d: is a directory");
   assert.deepEqual({ ...error }, { code: "EISDIR", errno: -21, syscall: "read", path: "/workspace/d" });

@@ -62,7 +62,7 @@ const names: readonly RequestName[] = [
  * ones do; one without waits for `next`, but for those that answer `{}` always.
  */
 export function fakeNative(handlers: Handlers = {}): Fake {
-  let onReply: (call: number, json: string, data?: Uint8Array) => void = () => {};
+  let onReply: (call: number, json: string, data?: Uint8Array) => void;
   const received: Received[] = [];
   const unseen: Received[] = [];
   const waiting: { name: RequestName; resolve: (received: Received) => void }[] = [];
@@ -95,10 +95,7 @@ export function fakeNative(handlers: Handlers = {}): Fake {
     probe: () => '{"ok":{"available":true,"findings":null}}',
     version: () => "0.0.0",
     ...Object.fromEntries(
-      names.map((name) => [
-        name,
-        (call: number, json: string, data?: Uint8Array) => take(name, call, json, data),
-      ]),
+      names.map((name) => [name, (call: number, json: string, data?: Uint8Array) => take(name, call, json, data)]),
     ),
   } as unknown as Native;
 

@@ -19,7 +19,10 @@ const defaults = {
 };
 
 test("session: every member is its own and needs no this", async () => {
-  const fake = fakeNative({ run: (received) => received.ok(ran), fileRead: (received) => received.ok({ missing: true }) });
+  const fake = fakeNative({
+    run: (received) => received.ok(ran),
+    fileRead: (received) => received.ok({ missing: true }),
+  });
   const session = sessionOf(fake);
   assert.equal(Object.getPrototypeOf(session), Object.prototype);
   assert.deepEqual(Object.keys(session).toSorted(), [
@@ -68,7 +71,11 @@ test("paths: relative ones begin in the workspace, and the kernel resolves the r
 test("run: sends the command, its directory, limits and the merged environment", async () => {
   const fake = fakeNative({ run: (received) => received.ok(ran) });
   const session = sessionOf(fake, { env: { A: "option", B: "option", LANG: undefined } });
-  await session.run({ command: "echo", env: { B: "call", HOME: undefined, AI_AGENT: "me", __proto__: "x" }, workingDirectory: "sub" });
+  await session.run({
+    command: "echo",
+    env: { B: "call", HOME: undefined, AI_AGENT: "me", __proto__: "x" },
+    workingDirectory: "sub",
+  });
   assert.deepEqual(fake.received[0]?.request, {
     session: 7,
     command: "echo",
@@ -84,7 +91,12 @@ test("run: without limits sends none, and nothing of this process's environment"
   const fake = fakeNative({ run: (received) => received.ok(ran) });
   const session = sessionOf(fake, { runTimeoutMs: null, maxConcurrentProcesses: null, maxOutputBytes: null });
   await session.run({ command: "x" });
-  assert.deepEqual(fake.received[0]?.request, { session: 7, command: "x", workingDirectory: "/workspace", env: defaults });
+  assert.deepEqual(fake.received[0]?.request, {
+    session: 7,
+    command: "x",
+    workingDirectory: "/workspace",
+    env: defaults,
+  });
 });
 
 test("run: output is split, and what is not UTF-8 is replaced", async () => {
@@ -181,7 +193,9 @@ test("write: text and bytes go out at once", async () => {
       [{ session: 7, path: "/tmp/x" }, [1, 2]],
     ],
   );
-  await assert.rejects(session.writeBinaryFile({ path: "a", content: "x" as unknown as Uint8Array }), { op: "content" });
+  await assert.rejects(session.writeBinaryFile({ path: "a", content: "x" as unknown as Uint8Array }), {
+    op: "content",
+  });
   await assert.rejects(session.writeTextFile({ path: "a", content: 1 as unknown as string }), { op: "content" });
   assert.equal(fake.received.length, 3);
 });
@@ -320,7 +334,10 @@ function streamOf(...chunks: unknown[]): ReadableStream<Uint8Array> {
   return ReadableStream.from(chunks) as ReadableStream<Uint8Array>;
 }
 
-const writing = { fileCreate: (received: { ok(reply: { file: number }): void }) => received.ok({ file: 5 }), fileClose: done };
+const writing = {
+  fileCreate: (received: { ok(reply: { file: number }): void }) => received.ok({ file: 5 }),
+  fileClose: done,
+};
 
 test("writeFile: parts are appended in order and committed", async () => {
   const fake = fakeNative({ ...writing, fileAppend: done, fileCommit: done });
