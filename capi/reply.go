@@ -121,10 +121,14 @@ func invalidRequest(err error) error {
 func encode(members any, err error) []byte {
 	body := []byte("{}")
 	if members != nil {
-		var marshalErr error
-		if body, marshalErr = json.Marshal(members); marshalErr != nil {
-			return encode(nil, errors.Join(err, fmt.Errorf("encode reply: %w", marshalErr)))
+		_, encoded, encodeErr := protect(func() (any, []byte, error) {
+			encoded, err := json.Marshal(members)
+			return nil, encoded, err
+		})
+		if encodeErr != nil {
+			return encode(nil, errors.Join(err, fmt.Errorf("encode reply: %w", encodeErr)))
 		}
+		body = encoded
 	}
 	if err == nil {
 		return bytes.Join([][]byte{[]byte(`{"ok":`), body, []byte("}")}, nil)
