@@ -61,7 +61,7 @@ deps: node $(NPM_STAMP) ## install what building and testing need
 	@tools/require.sh bwrap setpriv
 
 node: ## install Node 24 into tools/node unless the machine has one with headers
-	@tools/require.sh go node npm c++
+	@tools/require.sh go node npm c++ python3
 	@tools/install-node.sh
 
 $(NPM_STAMP): package.json package-lock.json | node

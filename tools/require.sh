@@ -4,7 +4,7 @@
 # exact command is printed and nothing is done. Go, Node, npm and a C++ compiler
 # are not installed behind anyone's back: they are named.
 #
-# TOOLs: bwrap clang-format shellcheck go node npm c++ setpriv
+# TOOLs: go node npm c++, and bwrap clang-format python3 setpriv shellcheck
 set -eu
 
 say() { echo "$*" >&2; }
@@ -14,6 +14,12 @@ package() {
   case $2 in
   bwrap) echo bubblewrap ;;
   setpriv) echo util-linux ;;
+  python3)
+    case $1 in
+    pacman) echo python ;;
+    *) echo python3 ;;
+    esac
+    ;;
   clang-format)
     case $1 in
     dnf) echo clang-tools-extra ;;
@@ -60,10 +66,10 @@ for tool in "$@"; do
       say "a C and C++ compiler is missing: install g++, or set CC and CXX"
       unmet=1
     fi
-    if ! command -v python3 >/dev/null; then
-      say "python3 is missing: node-gyp runs on it"
-      unmet=1
-    fi
+    ;;
+  setpriv)
+    # Only root has a second pass of the tests to start.
+    [ "$(id -u)" != 0 ] || command -v setpriv >/dev/null || missing="$missing setpriv"
     ;;
   *)
     command -v "$tool" >/dev/null || missing="$missing $tool"
