@@ -134,6 +134,7 @@ lint-c: $(NPM_STAMP)
 lint-ts: $(NPM_STAMP)
 	@$(NODE) $(BIN)/oxlint --quiet --deny-warnings
 	@$(NODE) $(BIN)/tsc -p tsconfig.json --noEmit
+	@$(NODE) $(BIN)/tsc -p tsconfig.test.json
 
 lint-sh: lint-tools
 	@git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck
