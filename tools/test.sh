@@ -28,7 +28,7 @@ trap 'exit 143' TERM
 chmod 0755 "$copy"
 mkdir "$copy/tree" "$copy/home" "$copy/tmp"
 tar -c --exclude=./.git --exclude=./build/obj.target --exclude=./build/counts --exclude=./tools/lint \
-  --exclude=./test/e2e --exclude='./build/*.tgz' . | tar -x -C "$copy/tree" || exit 1
+  --exclude=./test/e2e --exclude=./test/types/node_modules --exclude='./build/*.tgz' . | tar -x -C "$copy/tree" || exit 1
 chown -R "$uid:$uid" "$copy/tree" "$copy/home" "$copy/tmp"
 
 echo "== tests as uid $uid, without capabilities"

@@ -17,8 +17,12 @@ import { templateNotProvisioned } from "./errors.ts";
 /** The backend's name: part of eve's keys, so it never changes. */
 export const BWRAP_BACKEND_NAME = "bwrap";
 
-/** Opens the session inside `bootstrap` or `onSession`, with options applied before it resolves. */
-export type BwrapSandboxUse = (options?: BwrapSandboxUseOptions) => Promise<SandboxSession>;
+/**
+ * Opens the session inside `bootstrap` or `onSession`, with options applied
+ * before it resolves. The empty record is what eve's own backends take: with it
+ * TypeScript finds one type for `isBwrapAvailable() ? bwrap() : defaultBackend()`.
+ */
+export type BwrapSandboxUse = (options?: BwrapSandboxUseOptions | Record<string, never>) => Promise<SandboxSession>;
 
 /** One file that eve wants in a template; `$HOME/` begins the sandbox's home. */
 export interface BwrapSeedFile {

@@ -26,7 +26,7 @@ const starting = {
 test("spawn: sends the command without run's limits, and returns an object of its own", async () => {
   const fake = fakeNative(starting);
   const process = await sessionOf(fake).spawn({ command: "x", workingDirectory: "/tmp" });
-  const { env: _, ...request } = fake.received[0]?.request as { env: object };
+  const { env: _, ...request } = (fake.received[0]?.request ?? {}) as { env?: object };
   assert.deepEqual(request, { session: 7, command: "x", workingDirectory: "/tmp", maxProcesses: 64 });
   assert.equal(process.pid, 42);
   assert.deepEqual(Object.keys(process).toSorted(), ["kill", "pid", "stderr", "stdout", "wait"]);

@@ -1,0 +1,70 @@
+// Compiles backend.ts against the types of every eve release in package.json, and
+// lets each of them look at our error for a missing template. Installs them first.
+import { execFileSync } from "node:child_process";
+import { readFile, writeFile, mkdir } from "node:fs/promises";
+import { join, relative } from "node:path";
+
+const here = import.meta.dirname;
+const root = join(here, "../..");
+const out = join(root, "build/types");
+const manifest = await readFile(join(here, "package-lock.json"), "utf8");
+const stamp = join(here, "node_modules/.installed");
+
+if ((await readFile(stamp, "utf8").catch(() => "")) !== manifest) {
+  console.log("test-types: installing the eve releases");
+  const quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline", "--loglevel=error"];
+  execFileSync("npm", ["ci", ...quiet], { cwd: here, stdio: "inherit" });
+  await writeFile(stamp, manifest);
+}
+
+const tsc = (config) => {
+  try {
+    execFileSync(process.execPath, [join(root, "node_modules/typescript/bin/tsc"), "-p", config], { stdio: "inherit" });
+    return true;
+  } catch {
+    return false;
+  }
+};
+
+const { dependencies } = JSON.parse(await readFile(join(here, "package.json"), "utf8"));
+const releases = Object.keys(dependencies).filter((name) => name.startsWith("eve-"));
+const { templateNotProvisioned } = await import("../../dist/eve/errors.js");
+const failed = [];
+
+await mkdir(out, { recursive: true });
+for (const release of releases) {
+  const config = join(out, `${release}.json`);
+  const from = (path) => relative(out, join(root, path));
+  await writeFile(
+    config,
+    JSON.stringify({
+      extends: from("tsconfig.json"),
+      compilerOptions: {
+        noEmit: true,
+        rootDir: from("."),
+        // Other people's declarations are theirs to check.
+        skipLibCheck: true,
+        // As in a project that does not know the option.
+        exactOptionalPropertyTypes: false,
+        typeRoots: [from("node_modules/@types")],
+        paths: {
+          "eve/sandbox": [from(`test/types/node_modules/${release}/dist/src/public/sandbox/index.d.ts`)],
+          "@evelandhq/sandbox-bwrap": [from("dist/index.d.ts")],
+        },
+      },
+      include: [],
+      files: [from("test/types/backend.ts")],
+    }),
+  );
+  const { SandboxTemplateNotProvisionedError } = await import(`${release}/sandbox`);
+  const recognised = SandboxTemplateNotProvisionedError.is(templateNotProvisioned("bwrap", "key", new Error("cause")));
+  const compiled = tsc(config);
+  console.log(
+    `${release}: types ${compiled ? "fit" : "do not fit"}, error ${recognised ? "recognised" : "not recognised"}`,
+  );
+  if (!compiled || !recognised) failed.push(release);
+}
+
+const unit = tsc(join(root, "tsconfig.test.json"));
+console.log(`test/unit: ${unit ? "compiles" : "does not compile"}`);
+if (failed.length > 0 || !unit || releases.length === 0) process.exit(1);
