@@ -198,3 +198,24 @@ func verdict(err error) Answer {
 		return Unknown
 	}
 }
+
+// CapSetfcap is CAP_SETFCAP, which mapping user id 0 takes since Linux 5.12.
+const CapSetfcap = 31
+
+// HasCapability reports whether this process has a capability in effect.
+func HasCapability(number int) Answer {
+	data, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return Unknown
+	}
+	for line := range strings.Lines(string(data)) {
+		if hex, found := strings.CutPrefix(line, "CapEff:"); found {
+			set, err := strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
+			if err != nil {
+				return Unknown
+			}
+			return answer(set&(1<<number) != 0)
+		}
+	}
+	return Unknown
+}

@@ -1,0 +1,486 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evelandhq/sandbox-bwrap/core/bwrap"
+	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
+	"github.com/evelandhq/sandbox-bwrap/core/initproc/wire"
+)
+
+const (
+	defaultHelloTimeout = 10 * time.Second
+	// stopGrace is what init gets to end everything by itself; then the kernel does.
+	stopGrace = 2 * time.Second
+	// killPatience is more than init itself takes before it reports what is left.
+	killPatience = 8 * time.Second
+)
+
+// The descriptors of bwrap, and of init until it closes all but wire.ControlFD.
+const (
+	argsFD      = wire.ControlFD + 1
+	imageFD     = wire.ControlFD + 2
+	workspaceFD = wire.ControlFD + 3
+)
+
+// Config is what a generation is started with. All files stay the caller's and
+// may be closed once Start has returned.
+type Config struct {
+	// Launcher forks. Nil means Default.
+	Launcher *Launcher
+	// Bwrap is the program, as FindBwrap returned it.
+	Bwrap Bwrap
+	// Spec says what the sandbox shows. Start sets its descriptor numbers.
+	Spec bwrap.Spec
+	// Workspace is the session's directory; where bwrap takes no descriptors,
+	// Spec.Workspace.Path is mounted. Nil mounts that path, or nothing if that is empty too.
+	Workspace *os.File
+	// Image is the init program, see package image.
+	Image *os.File
+	// HelloTimeout bounds the start. Zero means 10 s.
+	HelloTimeout time.Duration
+}
+
+// Generation is one live sandbox. Its methods may be called at the same time.
+type Generation struct {
+	child  *Child
+	conn   *wire.Conn
+	shell  string
+	opener Opener
+	hello  chan error
+	done   chan struct{}
+
+	// mu guards the fields below it.
+	mu sync.Mutex
+	// init is process 1 itself, nil where the kernel would not tell who it is.
+	// That bwrap's end takes init with it is the second line only.
+	init      *os.File
+	state     generationState
+	stopped   bool // by us, not by itself
+	lastID    uint64
+	pending   map[uint64]*request
+	processes map[uint64]*Process
+}
+
+// request is a message to init that waits for its reply.
+type request struct {
+	// command is set for a Spawn.
+	command *Command
+	reply   chan reply
+}
+
+type reply struct {
+	message wire.Message
+	fds     []int
+	process *Process
+}
+
+// Start starts a sandbox and returns once its init has spoken: all mounts are
+// made by then.
+//
+// Errors: Unavailable when the host cannot build it, with what bwrap wrote as
+// Detail and a Remedy; Aborted when ctx ends first. Nothing is left then.
+func Start(ctx context.Context, cfg Config) (*Generation, error) {
+	if ctx.Err() != nil {
+		return nil, aborted(ctx, "start")
+	}
+	if cfg.Launcher == nil {
+		cfg.Launcher = Default()
+	}
+	if cfg.HelloTimeout == 0 {
+		cfg.HelloTimeout = defaultHelloTimeout
+	}
+	g, stderr, err := launch(cfg)
+	if err != nil {
+		return nil, err
+	}
+	timer := time.NewTimer(cfg.HelloTimeout)
+	defer timer.Stop()
+	var cause error
+	select {
+	case cause = <-g.hello:
+		if cause == nil {
+			g.watchInit()
+			return g, nil
+		}
+	case <-g.child.Done():
+		cause = errors.New("bwrap exited")
+		select {
+		case spoken := <-g.hello: // said before the end
+			if spoken != nil {
+				cause = spoken
+			}
+		default:
+		}
+	case <-timer.C:
+		cause = fmt.Errorf("no sign of life within %v", cfg.HelloTimeout)
+	case <-ctx.Done():
+		cause = aborted(ctx, "start")
+	}
+	g.abandon()
+	if known := (*errdefs.Error)(nil); errors.As(cause, &known) {
+		return nil, cause
+	}
+	return nil, diagnose(cfg, stderr.text(), cause)
+}
+
+// launch starts bwrap and the goroutines that attend to it.
+func launch(cfg Config) (*Generation, *capture, error) {
+	spec := cfg.Spec
+	spec.FirstFD = workspaceFD
+	if spec.Workspace.FD = 0; cfg.Workspace != nil {
+		spec.Workspace.FD, spec.FirstFD = workspaceFD, workspaceFD+1
+	}
+	args, err := bwrap.Plan(spec, cfg.Bwrap.Features)
+	if err != nil {
+		return nil, nil, err
+	}
+	k := &kit{}
+	defer k.close()
+	control, stderr, err := k.fill(cfg, args)
+	if err != nil {
+		return nil, nil, fmt.Errorf("prepare sandbox: %w", err)
+	}
+	child, err := cfg.Launcher.Start(Exec{
+		Path: cfg.Bwrap.Path,
+		// No path and no option: everybody on the host can read this.
+		Argv:  []string{"bwrap", "--args", strconv.Itoa(argsFD), "--", "/proc/self/fd/" + strconv.Itoa(imageFD)},
+		Env:   bwrapEnvironment(),
+		Dir:   "/",
+		Files: k.files,
+	})
+	if err != nil {
+		_ = unix.Close(control)
+		_ = stderr.Close()
+		return nil, nil, startFailed(cfg, err)
+	}
+	conn, err := wire.NewConn(control)
+	if err != nil {
+		_ = child.Kill()
+		_ = stderr.Close()
+		return nil, nil, fmt.Errorf("prepare sandbox: %w", err)
+	}
+	g := &Generation{
+		child: child, conn: conn, shell: cfg.Spec.Host.Shell,
+		hello: make(chan error, 1), done: make(chan struct{}),
+		pending: map[uint64]*request{}, processes: map[uint64]*Process{},
+	}
+	g.opener.g = g
+	captured := newCapture(stderr)
+	go g.serve()
+	go func() {
+		// Should someone else hold the socket's other end, we would wait for ever.
+		<-child.Done()
+		_ = conn.Close()
+	}()
+	return g, captured, nil
+}
+
+// bwrapEnvironment is empty: bwrap is process 1 for a moment, and shows its
+// environment to the sandbox (rule init3).
+func bwrapEnvironment() []string {
+	if !holds("init3") {
+		return os.Environ()
+	}
+	return nil
+}
+
+// Shell is the path of bash inside the sandbox.
+func (g *Generation) Shell() string { return g.shell }
+
+// Done is closed once nothing of the sandbox is left, whoever ended it.
+func (g *Generation) Done() <-chan struct{} { return g.done }
+
+// Opener resolves paths inside the sandbox.
+func (g *Generation) Opener() *Opener { return &g.opener }
+
+// Stop ends the sandbox with everything in it and returns when nothing is left.
+// The context bounds the waiting; the end itself, once begun, is carried
+// through. Stopping again, or at the same time, is a wait for the same end.
+func (g *Generation) Stop(ctx context.Context) error {
+	g.condemn()
+	select {
+	case <-g.done:
+		return nil
+	case <-ctx.Done():
+		return aborted(ctx, "stop")
+	}
+}
+
+// condemn begins the end. init takes the end of its socket for the order to
+// kill everything and go.
+func (g *Generation) condemn() {
+	g.mu.Lock()
+	if g.state != generationEnded {
+		g.stopped = true
+	}
+	g.state, _ = g.state.next(eventStop)
+	g.mu.Unlock()
+	_ = g.conn.Close()
+}
+
+// abandon ends a sandbox that never came up, at once.
+func (g *Generation) abandon() {
+	g.condemn()
+	_ = g.child.Kill()
+	<-g.done
+}
+
+// serve receives until init has gone, and then sees to the rest.
+func (g *Generation) serve() {
+	err := g.receive()
+	select {
+	case g.hello <- err:
+	default:
+	}
+	_ = g.conn.Close()
+	g.finish()
+}
+
+// receive returns why it ended.
+func (g *Generation) receive() (err error) {
+	defer errdefs.Recover(&err)
+	for first := true; ; first = false {
+		m, fds, err := g.conn.Recv()
+		if err != nil {
+			return fmt.Errorf("no word from init: %w", err)
+		}
+		if first {
+			if m.Kind != wire.KindHello || m.Version != wire.Version {
+				closeAll(fds)
+				return &errdefs.Error{
+					Code: errdefs.Internal, Op: "start",
+					Msg:    fmt.Sprintf("init speaks version %d of the protocol, not %d", m.Version, wire.Version),
+					Remedy: "reinstall the package: its parts come from different builds",
+				}
+			}
+			g.mu.Lock()
+			g.state, _ = g.state.next(eventHello)
+			g.mu.Unlock()
+			g.hello <- nil
+			continue
+		}
+		g.dispatch(m, fds)
+	}
+}
+
+// dispatch handles a message in the order of arrival: a Started is known before
+// its Exited is looked at.
+func (g *Generation) dispatch(m wire.Message, fds []int) {
+	switch m.Kind {
+	case wire.KindStarted, wire.KindFailed, wire.KindOpener:
+		g.mu.Lock()
+		r := g.pending[m.ID]
+		delete(g.pending, m.ID)
+		var p *Process
+		if r != nil && m.Kind == wire.KindStarted && r.command != nil {
+			p = newProcess(g, m.ID, m.Pid)
+			g.processes[m.ID] = p
+		}
+		g.mu.Unlock()
+		if r == nil {
+			closeAll(fds)
+			return
+		}
+		if p != nil {
+			fds = p.adopt(fds)
+		}
+		r.reply <- reply{m, fds, p}
+	case wire.KindExited:
+		if p := g.process(m.ID); p != nil {
+			p.exited(m.Status)
+		}
+		closeAll(fds)
+	case wire.KindKilled:
+		if p := g.process(m.ID); p != nil {
+			p.answered(m.Left)
+		}
+		closeAll(fds)
+	default:
+		closeAll(fds)
+	}
+}
+
+func (g *Generation) process(id uint64) *Process {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.processes[id]
+}
+
+// forget drops a process of which no message will come.
+func (g *Generation) forget(id uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.processes, id)
+}
+
+// finish sees to it that bwrap and init are gone, and ends the generation.
+func (g *Generation) finish() {
+	defer close(g.done)
+	timer := time.NewTimer(stopGrace)
+	defer timer.Stop()
+	select {
+	case <-g.child.Done():
+	case <-timer.C:
+	}
+	g.killInit()
+	_ = g.child.Kill()
+	<-g.child.Done()
+
+	g.mu.Lock()
+	g.state, _ = g.state.next(eventGone)
+	err := g.endedLocked("run")
+	stopped := g.stopped
+	pending, processes := g.pending, g.processes
+	g.pending, g.processes = nil, nil
+	g.mu.Unlock()
+	g.killInit() // found only now
+	for _, r := range pending {
+		close(r.reply)
+	}
+	for _, p := range processes {
+		p.lost(stopped, err)
+	}
+	g.opener.close()
+}
+
+// killInit ends process 1, and with it all of the sandbox, and waits for that.
+// It is a no-op when init has ended, as it has unless something went wrong.
+func (g *Generation) killInit() {
+	g.mu.Lock()
+	init := g.init
+	g.init = nil
+	g.mu.Unlock()
+	if init == nil {
+		return
+	}
+	defer func() { _ = init.Close() }()
+	raw, err := init.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) != nil {
+			return
+		}
+		const moment = 1000 // ms; only a process stuck in the kernel takes longer
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, moment)
+	})
+}
+
+// watchInit gets hold of process 1, to be sure of its end later.
+func (g *Generation) watchInit() {
+	init := initOf(g.child)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.state == generationEnded && init != nil {
+		_ = init.Close()
+		return
+	}
+	g.init = init
+}
+
+// initOf finds bwrap's one child.
+func initOf(bwrap *Child) *os.File {
+	name := fmt.Sprintf("/proc/%d/task/%d/children", bwrap.Pid, bwrap.Pid)
+	children := func() string {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return ""
+		}
+		return strings.TrimSpace(string(data))
+	}
+	list := children()
+	pid, err := strconv.Atoi(list)
+	if err != nil {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil
+	}
+	if children() != list {
+		// Gone since: the number may have become somebody else's.
+		_ = unix.Close(fd)
+		return nil
+	}
+	return os.NewFile(uintptr(fd), "init")
+}
+
+// over reports whether the sandbox has ended or is about to.
+func (g *Generation) over() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.state != generationLive
+}
+
+// ended returns the error of a call that comes when the sandbox has gone.
+func (g *Generation) ended(op string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.endedLocked(op)
+}
+
+func (g *Generation) endedLocked(op string) error {
+	if g.stopped {
+		return errdefs.New(errdefs.Closed, op, "the sandbox was stopped")
+	}
+	return errdefs.New(errdefs.Internal, op, "the sandbox ended unexpectedly")
+}
+
+// ask sends a request to init. The reply's channel is closed without a reply
+// when the generation ends.
+func (g *Generation) ask(m wire.Message, command *Command) (uint64, <-chan reply, error) {
+	r := &request{command: command, reply: make(chan reply, 1)}
+	g.mu.Lock()
+	if g.state != generationLive {
+		defer g.mu.Unlock()
+		return 0, nil, g.endedLocked(string(m.Kind))
+	}
+	g.lastID++
+	m.ID = g.lastID
+	g.pending[m.ID] = r
+	g.mu.Unlock()
+	g.conn.Send(m)
+	return m.ID, r.reply, nil
+}
+
+// giveUp forgets a request: its reply, should it come, is dropped.
+func (g *Generation) giveUp(id uint64, replies <-chan reply) {
+	g.mu.Lock()
+	delete(g.pending, id)
+	g.mu.Unlock()
+	select {
+	case r, ok := <-replies:
+		if ok {
+			closeAll(r.fds)
+		}
+	default:
+	}
+}
+
+// aborted is the error of a call whose context has ended: the cause, if that is
+// one of our errors, else ERR_ABORTED.
+func aborted(ctx context.Context, op string) error {
+	cause := context.Cause(ctx)
+	var known *errdefs.Error
+	if errors.As(cause, &known) {
+		return cause
+	}
+	return &errdefs.Error{Code: errdefs.Aborted, Op: op, Msg: "aborted by the caller", Err: cause}
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}

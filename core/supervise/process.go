@@ -1,0 +1,443 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
+	"github.com/evelandhq/sandbox-bwrap/core/initproc/wire"
+)
+
+// Command is what a generation is to start.
+type Command struct {
+	// Argv is the argument vector; Argv[0] is an absolute path inside the sandbox.
+	Argv []string
+	// Env is the whole environment as NAME=value.
+	Env []string
+	// Dir is the working directory, absolute inside the sandbox.
+	Dir string
+	// Network is the command's network. Empty means wire.NetworkShared.
+	Network wire.Network
+	// Stdin asks for a writable standard input; otherwise it is at end of file.
+	Stdin bool
+}
+
+// Exit is how a main process ended.
+type Exit struct {
+	// Code is its exit code, 128+n after death by signal n.
+	Code int
+}
+
+// killedCode is the exit code of what SIGKILL ended.
+const killedCode = 128 + int(syscall.SIGKILL)
+
+// Process is a command that was started. Its methods may be called at the same
+// time, but only one Read per stream.
+type Process struct {
+	generation *Generation
+	id         uint64
+	pid        int
+	// streams has stdout and stderr at 1 and 2.
+	streams [3]*stream
+	stdin   *input
+	// over is closed once exit and err are set.
+	over chan struct{}
+	exit Exit
+	err  error
+	// ended is closed once the tree is gone after a kill, or the generation is.
+	ended chan struct{}
+	// killAnswer has how many processes a kill left.
+	killAnswer chan int
+
+	// mu guards the fields below it.
+	mu    sync.Mutex
+	state processState
+	// killed is set once a Kill was sent to init.
+	killed bool
+}
+
+// newProcess is called in the order of init's messages, so that an exit that
+// follows at once is not missed. adopt gives it its descriptors.
+func newProcess(g *Generation, id uint64, pid int) *Process {
+	return &Process{
+		generation: g, id: id, pid: pid, state: processStarting,
+		over: make(chan struct{}), ended: make(chan struct{}), killAnswer: make(chan int, 1),
+	}
+}
+
+// adopt takes stdout, stderr and perhaps stdin, and returns what is left over.
+func (p *Process) adopt(fds []int) (rest []int) {
+	p.mu.Lock()
+	p.state, _ = p.state.next(eventStarted)
+	p.mu.Unlock()
+	p.stdin = &input{turn: make(chan struct{}, 1)}
+	for i := 1; i <= 2; i++ {
+		var file *os.File
+		if len(fds) > 0 {
+			file, fds = pollable(fds[0], "output"), fds[1:]
+		}
+		p.streams[i] = newStream(file, func() {
+			p.generation.conn.Send(wire.Message{Kind: wire.KindDiscard, ID: p.id, Stream: i})
+		})
+	}
+	if len(fds) > 0 {
+		p.stdin.file, fds = pollable(fds[0], "stdin"), fds[1:]
+	}
+	return fds
+}
+
+// pollable makes a file that the runtime's poller waits for, so that a wait
+// takes no thread and has a deadline.
+func pollable(fd int, name string) *os.File {
+	_ = unix.SetNonblock(fd, true)
+	return os.NewFile(uintptr(fd), name)
+}
+
+// Spawn starts a command. The context bounds the start only; ended before, it
+// starts nothing, and ended meanwhile it kills what has started.
+//
+// Errors: ENOENT, ENOTDIR, EACCES for the working directory; Unavailable when
+// the program is not there; Busy when the sandbox has no room for another
+// process; InvalidArgument, Aborted, Closed.
+func (g *Generation) Spawn(ctx context.Context, cmd Command) (*Process, error) {
+	if ctx.Err() != nil {
+		return nil, aborted(ctx, "spawn")
+	}
+	if err := cmd.validate(); err != nil {
+		return nil, err
+	}
+	if cmd.Network == "" {
+		cmd.Network = wire.NetworkShared
+	}
+	_, replies, err := g.ask(wire.Message{Kind: wire.KindSpawn, Spawn: &wire.Spawn{
+		Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Network: cmd.Network, Stdin: cmd.Stdin,
+	}}, &cmd)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case r, ok := <-replies:
+		return g.started(cmd, r, ok)
+	case <-ctx.Done():
+	}
+	// Not given up: what may start now has to be ended, and the caller is to
+	// find nothing running when it hears of the abort. Starting takes about a
+	// millisecond, and the end of the generation ends this wait too.
+	if r, ok := <-replies; ok {
+		if p, err := g.started(cmd, r, ok); err == nil {
+			p.Release()
+			_ = p.Kill(context.WithoutCancel(ctx))
+		}
+	}
+	return nil, aborted(ctx, "spawn")
+}
+
+func (g *Generation) started(cmd Command, r reply, ok bool) (*Process, error) {
+	if !ok {
+		return nil, g.ended("spawn")
+	}
+	closeAll(r.fds)
+	if r.process == nil {
+		return nil, spawnError(cmd, r.message)
+	}
+	return r.process, nil
+}
+
+// maxString is the kernel's limit for one argument or one NAME=value string
+// (MAX_ARG_STRLEN, 32 pages), its terminating NUL included.
+const maxString = 128 << 10
+
+func (c Command) validate() error {
+	if len(c.Argv) == 0 || !strings.HasPrefix(c.Argv[0], "/") {
+		return errdefs.Invalid("command", "a command needs the absolute path of a program")
+	}
+	if !strings.HasPrefix(c.Dir, "/") || strings.ContainsRune(c.Dir, 0) {
+		return errdefs.Invalid("workingDirectory", fmt.Sprintf("%q is not an absolute path", c.Dir))
+	}
+	if slices.ContainsFunc(c.Argv, unfit) {
+		return errdefs.Invalid("command", fmt.Sprintf("an argument has a NUL byte, or %d bytes or more", maxString))
+	}
+	for _, v := range c.Env {
+		name, _, found := strings.Cut(v, "=")
+		if !found || name == "" || strings.ContainsRune(name, 0) {
+			return errdefs.Invalid("env", fmt.Sprintf("%q is not a variable name", name))
+		}
+		if unfit(v) {
+			return errdefs.Invalid("env."+name, fmt.Sprintf("the value has a NUL byte, or name and value have %d bytes or more", maxString-1))
+		}
+	}
+	return nil
+}
+
+func unfit(s string) bool { return len(s) >= maxString || strings.ContainsRune(s, 0) }
+
+// spawnError tells why init could not start a command.
+func spawnError(cmd Command, m wire.Message) error {
+	errno := syscall.Errno(m.Errno)
+	if m.Stage == wire.StageChdir {
+		return errdefs.File("workingDirectory", cmd.Dir, errno)
+	}
+	fail := &errdefs.Error{Code: errdefs.Internal, Op: "spawn", Err: fmt.Errorf("start command (%s): %w", m.Stage, errno)}
+	switch errno {
+	case unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.ENOSPC:
+		fail.Code, fail.Msg = errdefs.Busy, "the sandbox has no room for another process: "+errno.Error()
+	case unix.E2BIG:
+		fail.Code, fail.Op, fail.Msg = errdefs.InvalidArgument, "env", "command and environment together are larger than the kernel takes"
+	case unix.ENOENT, unix.EACCES, unix.ENOEXEC, unix.ENOTDIR:
+		if m.Stage == wire.StageExec {
+			fail.Code, fail.Path, fail.Msg = errdefs.Unavailable, cmd.Argv[0], "cannot be run in the sandbox: "+errno.Error()
+			fail.Remedy = "install bash where the sandbox shows it, such as /usr/bin, and see that hidePaths leaves it in view"
+		}
+	}
+	return fail
+}
+
+// Pid is the main process's id inside the sandbox.
+func (p *Process) Pid() int { return p.pid }
+
+// Read waits for output of a stream, 1 or 2, and returns at most limit bytes of
+// it, or io.EOF at its end. What was read is never lost: a context that ends
+// while there is something leaves it to the next Read. After the main process
+// has exited a stream ends as soon as it is empty, even while a background
+// child still holds it; that child does not notice.
+//
+// Errors: Aborted, Busy while another Read of the stream is under way.
+func (p *Process) Read(ctx context.Context, stream, limit int) ([]byte, error) {
+	if stream != 1 && stream != 2 {
+		return nil, errdefs.Invalid("stream", "must be 1 or 2")
+	}
+	return p.streams[stream].read(ctx, limit)
+}
+
+// Discard gives up a stream: what the command still writes there is thrown
+// away, and the command does not notice. A Read under way ends with io.EOF.
+func (p *Process) Discard(stream int) {
+	if stream == 1 || stream == 2 {
+		p.streams[stream].discard()
+	}
+}
+
+// Write writes to the command's standard input and waits until it has taken
+// everything; a context that ends meanwhile leaves a part written.
+//
+// Errors: Aborted; EPIPE once nobody reads, after CloseStdin, or when the stdin
+// was not asked for.
+func (p *Process) Write(ctx context.Context, data []byte) error { return p.stdin.write(ctx, data) }
+
+// CloseStdin ends the command's standard input, and a Write under way. Closing
+// twice is a no-op.
+func (p *Process) CloseStdin() error { return p.stdin.close() }
+
+// Wait waits for the main process. The context bounds the waiting only. A
+// process whose sandbox we stopped was killed; one whose sandbox ended by
+// itself has no exit code, but an Internal error.
+func (p *Process) Wait(ctx context.Context) (Exit, error) {
+	select {
+	case <-p.over:
+		return p.exit, p.err
+	default:
+	}
+	select {
+	case <-p.over:
+		return p.exit, p.err
+	case <-ctx.Done():
+		return Exit{}, aborted(ctx, "wait")
+	}
+}
+
+// Kill ends everything the command has started and returns when it is gone. If
+// that cannot be had, the whole generation is ended. Once the main process has
+// exited, Kill is a no-op and what runs in the background goes on. The context
+// bounds the waiting; the end itself is carried through.
+func (p *Process) Kill(ctx context.Context) error {
+	p.mu.Lock()
+	before := p.state
+	p.state, _ = before.next(eventKill)
+	first := before == processRunning
+	p.killed = p.killed || first
+	killed := p.killed
+	p.mu.Unlock()
+	if !killed {
+		return nil
+	}
+	if first {
+		p.generation.conn.Send(wire.Message{Kind: wire.KindKill, ID: p.id})
+		go p.carryOutKill()
+	}
+	select {
+	case <-p.ended:
+		return nil
+	case <-ctx.Done():
+		return aborted(ctx, "kill")
+	}
+}
+
+// carryOutKill waits for init's answer to a Kill, and ends the generation when
+// that is not what it should be.
+func (p *Process) carryOutKill() {
+	defer p.settle()
+	defer close(p.ended)
+	timer := time.NewTimer(killPatience)
+	defer timer.Stop()
+	select {
+	case left := <-p.killAnswer:
+		if left == 0 {
+			return
+		}
+	case <-timer.C:
+	case <-p.generation.done:
+		return
+	}
+	p.generation.condemn()
+	<-p.generation.done
+}
+
+// settle lets the generation forget the process once no message of init can
+// come for it any more.
+func (p *Process) settle() {
+	p.mu.Lock()
+	killed := p.killed
+	p.mu.Unlock()
+	if killed && !closed(p.ended) || !closed(p.over) {
+		return
+	}
+	p.generation.forget(p.id)
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// answered is init's word that the tree is gone but for so many processes.
+func (p *Process) answered(left int) {
+	select {
+	case p.killAnswer <- left:
+	default: // nobody asked
+	}
+}
+
+// exited is init's word that the main process has ended.
+func (p *Process) exited(status uint32) {
+	ws := syscall.WaitStatus(status)
+	exit := Exit{Code: ws.ExitStatus()}
+	if ws.Signaled() {
+		exit.Code = 128 + int(ws.Signal())
+	}
+	p.finish(eventExited, exit, nil)
+	p.settle()
+}
+
+// lost ends a process whose generation has ended.
+func (p *Process) lost(stopped bool, err error) {
+	if stopped {
+		err = nil
+	}
+	p.finish(eventLost, Exit{Code: killedCode}, err)
+}
+
+func (p *Process) finish(e processEvent, exit Exit, err error) {
+	p.mu.Lock()
+	before := p.state
+	after, ok := before.next(e)
+	p.state = after
+	p.mu.Unlock()
+	if !ok || before == processExited {
+		return
+	}
+	p.exit, p.err = exit, err
+	close(p.over)
+	now := time.Now()
+	for _, s := range p.streams {
+		if s != nil {
+			s.exited(now)
+		}
+	}
+}
+
+// Release gives the process up: it goes on, its output is discarded, and its
+// stdin ends.
+func (p *Process) Release() {
+	_ = p.stdin.close()
+	p.streams[1].discard()
+	p.streams[2].discard()
+}
+
+// input is the writing end of a command's stdin.
+type input struct {
+	// turn is held by the one who writes.
+	turn chan struct{}
+
+	// mu guards the field below it.
+	mu sync.Mutex
+	// file is nil once closed, and when no stdin was asked for.
+	file *os.File
+}
+
+func (in *input) current() *os.File {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.file
+}
+
+func (in *input) write(ctx context.Context, data []byte) error {
+	if ctx.Err() != nil {
+		return aborted(ctx, "write")
+	}
+	select {
+	case in.turn <- struct{}{}:
+		defer func() { <-in.turn }()
+	case <-ctx.Done():
+		return aborted(ctx, "write")
+	}
+	file := in.current()
+	if file == nil {
+		return errdefs.File("write", "", unix.EPIPE)
+	}
+	// The deadline is this write's alone while it has its turn; a callback that
+	// comes late has to be over before the next one's begins.
+	_ = file.SetWriteDeadline(time.Time{})
+	woken := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(woken)
+		_ = file.SetWriteDeadline(longAgo)
+	})
+	_, err := file.Write(data)
+	if !stop() {
+		<-woken
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return aborted(ctx, "write")
+	case errors.Is(err, os.ErrClosed):
+		return errdefs.File("write", "", unix.EPIPE)
+	default:
+		return errdefs.File("write", "", err)
+	}
+}
+
+func (in *input) close() error {
+	in.mu.Lock()
+	file := in.file
+	in.file = nil
+	in.mu.Unlock()
+	if file == nil {
+		return nil
+	}
+	return file.Close()
+}

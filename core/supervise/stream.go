@@ -1,0 +1,247 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
+)
+
+const (
+	// silence is how long a stream must have been empty, after the main process
+	// has exited, to count as ended: the tail of a pipeline or of a process
+	// substitution writes a little later than its shell exits.
+	silence = 20 * time.Millisecond
+	// lateOutput ends that waiting however much a background child still writes.
+	lateOutput = 200 * time.Millisecond
+)
+
+// stream is the reading end of a command's stdout or stderr. It is pulled:
+// nothing is read ahead, so a slow reader makes the command wait.
+type stream struct {
+	// gone is called once, without mu, when nobody reads any more.
+	gone func()
+
+	// mu guards the fields below it.
+	mu sync.Mutex
+	// file is nil once the stream has ended or was discarded.
+	file    *os.File
+	reading bool
+	// seq numbers the reads; cancelled is the read whose caller gave up.
+	seq, cancelled uint64
+	exitedAt       time.Time
+	// rest is what may still be read once lateOutput has passed: what lay in
+	// the pipe then. Negative until that is known.
+	rest int
+}
+
+func newStream(file *os.File, gone func()) *stream {
+	return &stream{file: file, gone: gone, rest: -1}
+}
+
+var longAgo = time.Unix(1, 0)
+
+// read returns at least one byte and at most limit, or io.EOF.
+func (s *stream) read(ctx context.Context, limit int) ([]byte, error) {
+	if limit <= 0 {
+		return nil, errdefs.Invalid("maxBytes", "must be positive")
+	}
+	if ctx.Err() != nil {
+		return nil, aborted(ctx, "read")
+	}
+	s.mu.Lock()
+	if s.reading {
+		s.mu.Unlock()
+		return nil, errdefs.New(errdefs.Busy, "read", "another read of this stream is under way")
+	}
+	file := s.file
+	if file == nil {
+		s.mu.Unlock()
+		return nil, io.EOF
+	}
+	s.reading = true
+	s.seq++
+	seq := s.seq
+	s.mu.Unlock()
+
+	stop := context.AfterFunc(ctx, func() { s.interrupt(seq) })
+	defer stop()
+	data, err := s.pull(ctx, file, seq, limit)
+	s.mu.Lock()
+	s.reading = false
+	s.mu.Unlock()
+	if err == io.EOF {
+		s.discard()
+	}
+	return data, err
+}
+
+// interrupt wakes the given read, if it is still the current one.
+func (s *stream) interrupt(seq uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reading && s.seq == seq && s.file != nil {
+		s.cancelled = seq
+		_ = s.file.SetReadDeadline(longAgo)
+	}
+}
+
+func (s *stream) pull(ctx context.Context, file *os.File, seq uint64, limit int) ([]byte, error) {
+	for {
+		limit, err := s.arm(ctx, file, seq, limit)
+		if err != nil {
+			return nil, err
+		}
+		data, err := readAvailable(file, limit)
+		if len(data) > 0 {
+			s.spend(len(data))
+			return data, nil
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			// The end of the pipe, or a discard that closed the file meanwhile.
+			return nil, io.EOF
+		}
+		s.mu.Lock()
+		over := !s.exitedAt.IsZero() && s.cancelled != seq
+		s.mu.Unlock()
+		if over {
+			return nil, io.EOF
+		}
+	}
+}
+
+// arm sets how long the next wait may take and how much may be read.
+func (s *stream) arm(ctx context.Context, file *os.File, seq uint64, limit int) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cancelled == seq {
+		return 0, aborted(ctx, "read")
+	}
+	now := time.Now()
+	switch {
+	case s.exitedAt.IsZero():
+		_ = file.SetReadDeadline(time.Time{})
+	case now.Before(s.exitedAt.Add(lateOutput)):
+		_ = file.SetReadDeadline(now.Add(silence))
+	default:
+		if s.rest < 0 {
+			s.rest = pending(file)
+		}
+		if s.rest == 0 {
+			return 0, io.EOF
+		}
+		_ = file.SetReadDeadline(now.Add(silence)) // never waited for: there is something
+		limit = min(limit, s.rest)
+	}
+	return limit, nil
+}
+
+func (s *stream) spend(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.rest > 0 {
+		s.rest -= n
+	}
+}
+
+// exited tells the stream that the main process is gone.
+func (s *stream) exited(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.exitedAt.IsZero() {
+		return
+	}
+	s.exitedAt = now
+	if s.file != nil && s.cancelled != s.seq {
+		_ = s.file.SetReadDeadline(now.Add(silence))
+	}
+}
+
+// discard ends the stream. What is written to it from now on is thrown away
+// inside the sandbox; a read under way ends.
+func (s *stream) discard() {
+	s.mu.Lock()
+	file := s.file
+	s.file = nil
+	s.mu.Unlock()
+	if file == nil {
+		return
+	}
+	_ = file.Close()
+	s.gone()
+}
+
+// pending returns how many bytes lie in the pipe.
+func pending(file *os.File) (n int) {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	return n
+}
+
+// readAvailable waits until there is something and then takes all there is, up
+// to limit. It returns io.EOF at the end.
+func readAvailable(file *os.File, limit int) ([]byte, error) {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return nil, io.EOF
+	}
+	var data []byte
+	var readErr error
+	err = raw.Read(func(fd uintptr) bool {
+		data, readErr = drain(int(fd), limit)
+		return len(data) > 0 || readErr != nil
+	})
+	if len(data) > 0 {
+		return data, nil
+	}
+	if readErr != nil {
+		return nil, readErr
+	}
+	return nil, err
+}
+
+// drain reads until the pipe is empty or limit is reached. At the end of the
+// pipe it returns io.EOF, together with what came before it.
+func drain(fd, limit int) ([]byte, error) {
+	const most = 64 << 10 // a pipe's usual capacity
+	avail, _ := unix.IoctlGetInt(fd, unix.TIOCINQ)
+	if avail == 0 {
+		avail = 1 // to learn whether it is empty or at its end
+	}
+	data := make([]byte, 0, min(avail, limit))
+	for len(data) < limit {
+		if len(data) == cap(data) {
+			// It fills as fast as we read.
+			grown := make([]byte, len(data), min(limit, max(2*len(data), most)))
+			copy(grown, data)
+			data = grown
+		}
+		n, err := unix.Read(fd, data[len(data):cap(data)])
+		switch {
+		case err == unix.EINTR:
+		case err == unix.EAGAIN:
+			return data, nil
+		case err != nil:
+			return data, err
+		case n == 0:
+			return data, io.EOF
+		default:
+			data = data[:len(data)+n]
+			if len(data) == avail && len(data) < limit && avail < most {
+				// Most often that was all; another look costs a system call
+				// and, were the buffer grown for it, a copy.
+				return data, nil
+			}
+		}
+	}
+	return data, nil
+}
