@@ -170,7 +170,7 @@ func TestClose_CancelsCallsAndSilencesThem(t *testing.T) {
 
 // No send may start after close has returned: the caller may be gone.
 func TestClose_NoReplyComesAfterItReturned(t *testing.T) {
-	for range 200 {
+	for range 40 {
 		var closed, late atomic.Bool
 		e := openEnvironment(func(uint64, []byte, []byte) {
 			if closed.Load() {

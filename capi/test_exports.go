@@ -216,3 +216,18 @@ func testReplies(ctx context.Context, e *environment, req repliesRequest, _ []by
 	}
 	return nil, blob, nil
 }
+
+type echoRequest struct {
+	Text string `json:"text"`
+}
+
+// sbx_test_echo answers with what it was sent.
+//
+//export sbx_test_echo
+func sbx_test_echo(env, call C.uint64_t, json C.sbx_json, jsonLen C.size_t, data C.sbx_bytes, dataLen C.size_t) {
+	handle(env, call, json, jsonLen, data, dataLen, testEcho)
+}
+
+func testEcho(_ context.Context, _ *environment, req echoRequest, data []byte) (any, []byte, error) {
+	return req, data, nil
+}

@@ -49,9 +49,10 @@ constexpr const char *kRequests[] = {
     "sbx_file_commit",     "sbx_file_close",
     "sbx_file_remove",
 #ifdef SBX_TEST_EXPORTS
-    "sbx_test_load",       "sbx_test_aim",
-    "sbx_test_action",     "sbx_test_panic",
-    "sbx_test_spawn",      "sbx_test_replies",
+    "sbx_test_echo",       "sbx_test_load",
+    "sbx_test_aim",        "sbx_test_action",
+    "sbx_test_panic",      "sbx_test_spawn",
+    "sbx_test_replies",
 #endif
 };
 constexpr size_t kRequestCount = sizeof(kRequests) / sizeof(kRequests[0]);
