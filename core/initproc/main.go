@@ -65,6 +65,9 @@ func runInit() error {
 	if os.Getpid() != 1 {
 		return fmt.Errorf("must be process 1, is %d", os.Getpid())
 	}
+	if err := sealDevices(); err != nil {
+		return err
+	}
 	// Nothing but init runs yet. It all has to be done before the first message,
 	// since the first command may follow at once.
 	if holds("init1b") {
