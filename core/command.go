@@ -37,7 +37,7 @@ func (h *Handle) Run(ctx context.Context, cmd spec.Command, limits spec.Limits) 
 	result.Duration = time.Since(began)
 	p.finish(finished{
 		err: err, code: result.ExitCode,
-		stdout: int64(result.StdoutTotal), stderr: int64(result.StderrTotal),
+		stdout: result.StdoutTotal, stderr: result.StderrTotal,
 	})
 	return result, err
 }

@@ -196,3 +196,14 @@ func Error(findings []Finding, cause error) *errdefs.Error {
 		Detail: first.Detail, Remedy: first.Remedy, Err: cause,
 	}
 }
+
+// Unexplained is the finding for a sandbox that could not be built for a reason
+// that is not the host's.
+func Unexplained(err error) Finding {
+	f := Finding{Code: SandboxFailed, Severity: Fatal, Title: "No sandbox could be built", Detail: err.Error()}
+	var known *errdefs.Error
+	if errors.As(err, &known) {
+		f.Remedy = known.Remedy
+	}
+	return f
+}

@@ -1,0 +1,54 @@
+package core
+
+import (
+	"context"
+	"os"
+
+	"github.com/evelandhq/sandbox-bwrap/core/bwrap"
+	"github.com/evelandhq/sandbox-bwrap/core/doctor"
+	"github.com/evelandhq/sandbox-bwrap/core/initproc/image"
+	"github.com/evelandhq/sandbox-bwrap/core/spec"
+	"github.com/evelandhq/sandbox-bwrap/core/store"
+	"github.com/evelandhq/sandbox-bwrap/core/supervise"
+)
+
+// startBox starts a sandbox on a workspace.
+func startBox(ctx context.Context, sandbox spec.Sandbox, ws *store.Workspace) (*supervise.Generation, error) {
+	program, err := supervise.FindBwrap(ctx, nil, sandbox.BwrapPath, sandbox.Path)
+	if err != nil {
+		return nil, err
+	}
+	initImage, err := image.Open()
+	if err != nil {
+		return nil, err
+	}
+	host, err := bwrap.Survey(bwrap.Request{
+		Hide: sandbox.HidePaths, Private: []string{sandbox.CacheDir},
+		NodePath: sandbox.NodePath, Path: sandbox.Path,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return supervise.Start(ctx, supervise.Config{
+		Bwrap: program, Image: initImage, Workspace: ws.Dir(),
+		Spec: bwrap.Spec{
+			Host:      host,
+			Identity:  bwrap.Identity{UID: os.Geteuid(), GID: os.Getegid()},
+			Workspace: bwrap.Dir{Path: ws.Path()},
+		},
+	})
+}
+
+// Probe tells whether this host can build a sandbox, by building one, within 5
+// seconds. No findings mean that it can. bwrapPath is absolute or a name looked
+// up in path, a value of PATH; empty means "bwrap".
+func Probe(ctx context.Context, bwrapPath, path string) []doctor.Finding {
+	initImage, err := image.Open()
+	if err == nil {
+		var findings []doctor.Finding
+		if findings, err = supervise.Probe(ctx, nil, bwrapPath, path, initImage); err == nil {
+			return findings
+		}
+	}
+	return []doctor.Finding{doctor.Unexplained(err)}
+}
