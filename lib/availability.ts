@@ -2,24 +2,24 @@ import type { Native } from "./environment.ts";
 import { decodeError, SandboxError } from "./errors.ts";
 import type { WireError } from "./requests.ts";
 
-/** One thing that stands between this host and a sandbox. */
+/** One thing that is wrong with a host. */
 export interface BwrapFinding {
-  /** What was looked at, as a short stable name. */
-  readonly check: string;
-  /** `"error"` means that no sandbox can be built. */
-  readonly severity: "error" | "warning" | "info";
-  /** What was found. */
-  readonly message: string;
-  /** What the person who runs the host can do. */
-  readonly remedy?: string;
-  /** The evidence, such as what bwrap wrote. */
+  /** Names it; stable, where the texts are not. `"native-core"`: the native part could not be loaded or asked. */
+  readonly code: string;
+  /** What is wrong, in one line. */
+  readonly title: string;
+  /** `"fatal"`: no sandbox can be built. `"warning"`: it may be the reason. */
+  readonly severity: "fatal" | "warning";
+  /** The evidence: a setting's value, what bwrap wrote. */
   readonly detail?: string;
+  /** What the owner of the host can do, often a command. */
+  readonly remedy?: string;
 }
 
 /** Whether this host can build a sandbox, and what was found. */
 export interface BwrapAvailability {
   readonly available: boolean;
-  /** Why not, and what else is worth knowing. */
+  /** Why not; empty when it can. */
   readonly findings: readonly BwrapFinding[];
 }
 
@@ -41,13 +41,12 @@ export function explainAvailability(load: () => Native, bwrapPath = "bwrap"): Bw
 }
 
 function asFinding(error: unknown): BwrapFinding {
-  const message = error instanceof Error ? error.message : String(error);
   const { remedy, detail } = error instanceof SandboxError ? error : {};
   return {
-    check: "native",
-    severity: "error",
-    message,
-    ...(remedy !== undefined && { remedy }),
+    code: "native-core",
+    title: error instanceof Error ? error.message : String(error),
+    severity: "fatal",
     ...(detail !== undefined && { detail }),
+    ...(remedy !== undefined && { remedy }),
   };
 }

@@ -61,7 +61,11 @@ export interface SandboxErrorInfo {
   readonly cause?: unknown;
 }
 
-/** A failure with a {@link SandboxErrorCode}. Members that say nothing are absent. */
+/**
+ * A failure with a {@link SandboxErrorCode}. Members that say nothing are absent.
+ * Branch on `code`: where a bundler made two copies of this package there are
+ * two such classes.
+ */
 export class SandboxError extends Error implements SandboxErrorInfo {
   override readonly name: string = "SandboxError";
   /** What to branch on. */

@@ -15,13 +15,20 @@ const architectures: readonly string[] = ["x64", "arm64"];
 const here = dirname(fileURLToPath(import.meta.url));
 const require = createRequire(import.meta.url);
 
-let native: Native | undefined;
-let environment: Environment | undefined;
+/** The addon, which keeps what belongs to this JavaScript environment. */
+type SharedNative = Native & { [shared]?: Environment };
+
+// The addon opens once in a JavaScript environment, where eve may have several
+// copies of this code: it bundles anew what an author has edited.
+const shared = Symbol.for("@evelandhq/sandbox-bwrap environment");
+
+let native: SharedNative | undefined;
 
 /** Returns this JavaScript environment's conversation with the core, loading it on first use. */
 export function connect(): Environment {
-  environment ??= openEnvironment(loadNative());
-  return environment;
+  const addon = loadNative();
+  addon[shared] ??= openEnvironment(addon);
+  return addon[shared];
 }
 
 /**
@@ -30,7 +37,7 @@ export function connect(): Environment {
  * Errors: `ERR_UNAVAILABLE` on a platform without one, where none is found, or
  * where one of another version is.
  */
-export function loadNative(): Native {
+export function loadNative(): SharedNative {
   native ??= loadAddon();
   return native;
 }

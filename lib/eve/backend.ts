@@ -211,6 +211,7 @@ function shared(options: Options, appRoot: string) {
   };
 }
 
+// By the member: the error may be of another copy's class.
 function isCode(error: unknown, code: string): boolean {
-  return error instanceof SandboxError && error.code === code;
+  return error instanceof Error && "code" in error && error.code === code;
 }

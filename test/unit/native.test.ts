@@ -19,23 +19,29 @@ const addon = (version: string, name: string) => `
     load() {},
     open() {},
     version: () => ${JSON.stringify(version)},
-    probe: () => JSON.stringify({ ok: { available: false, findings: [{ check: "loaded", severity: "error", message: ${JSON.stringify(name)} }] } }),
+    probe: () => JSON.stringify({ ok: { available: false, findings: [{ code: "loaded", severity: "fatal", title: ${JSON.stringify(name)} }] } }),
   };`;
+
+interface Scene {
+  /** Contents by path. */
+  readonly files?: Readonly<Record<string, string>>;
+  /** Where the package's code lies. */
+  readonly lib?: string;
+  /** Where it lies, too. */
+  readonly copies?: readonly string[];
+  readonly env?: Readonly<Record<string, string>>;
+  readonly cwd?: string;
+}
 
 /** Runs a script that may import "#lib" in a process of its own, in which .node files are JavaScript. */
 async function runScript(
   context: TestContext,
   script: string,
-  {
-    files = {},
-    lib = "lib",
-    env = {},
-    cwd = ".",
-  }: { files?: Record<string, string>; lib?: string; env?: Record<string, string>; cwd?: string } = {},
+  { files = {}, lib = "lib", copies = [], env = {}, cwd = "." }: Scene = {},
 ): Promise<string> {
   const directory = await mkdtemp(join(tmpdir(), "sandbox-bwrap-loader-"));
   context.after(() => rm(directory, { recursive: true, force: true }));
-  await cp(join(root, "lib"), join(directory, lib), { recursive: true });
+  for (const copy of [lib, ...copies]) await cp(join(root, "lib"), join(directory, copy), { recursive: true });
   const preload = `
     import { createRequire } from "node:module";
     const { Module } = createRequire(import.meta.url)("node:module");
@@ -61,7 +67,7 @@ async function runScript(
 const explain = `
   import { explainBwrapAvailability } from "#lib";
   const { available, findings: [finding] } = explainBwrapAvailability();
-  console.log(available, finding.check, finding.message, finding.remedy ?? "");`;
+  console.log(available, finding.code, finding.title, finding.remedy ?? "");`;
 
 const packageJson = '{ "name": "@evelandhq/sandbox-bwrap", "exports": { "./package.json": "./package.json" } }';
 
@@ -115,19 +121,44 @@ test(
   { skip: process.platform !== "linux" && "needs Linux" },
   async (context) => {
     const output = await runScript(context, explain);
-    assert.match(output, /^false native .*not to be found/);
+    assert.match(output, /^false native-core .*not to be found/);
     assert.match(output, /build\.externalDependencies: \["@evelandhq\/sandbox-bwrap"\]/);
   },
 );
 
+test("loading: several copies of the code in one JavaScript environment share one conversation", async (context) => {
+  const once = `
+    let opened = 0;
+    ${addon(coreVersion, "")}
+    module.exports.open = (onReply) => {
+      if (opened++) throw new Error("open() was called before");
+      module.exports.create = (call) => setImmediate(onReply, call, '{"ok":{"session":1}}');
+    };`;
+  const script = `
+    import * as one from "#lib";
+    const two = await import("./copy/index.ts");
+    for (const { bwrap } of [one, two]) {
+      await bwrap().create({ templateKey: null, sessionKey: "s", runtimeContext: { appRoot: "/" } });
+    }
+    console.log(one.bwrap !== two.bwrap);`;
+  const files = { [`prebuilds/${platform}/sandbox.node`]: once };
+  assert.equal(await runScript(context, script, { files, copies: ["copy"] }), "true");
+});
+
 test("loading: another version is refused by both names", async (context) => {
   const files = { [`prebuilds/${platform}/sandbox.node`]: addon("0.0.1", "old") };
-  assert.match(await runScript(context, explain, { files }), /^false native .*0\.0\.1, not \d+\.\d+\.\d+ install /);
+  assert.match(
+    await runScript(context, explain, { files }),
+    /^false native-core .*0\.0\.1, not \d+\.\d+\.\d+ install /,
+  );
 });
 
 test("loading: an addon that does not load says why", async (context) => {
   const files = { [`prebuilds/${platform}/sandbox.node`]: 'throw new Error("wrong ELF class")' };
-  assert.equal(await runScript(context, explain, { files }), "false native load the native addon: wrong ELF class");
+  assert.equal(
+    await runScript(context, explain, { files }),
+    "false native-core load the native addon: wrong ELF class",
+  );
 });
 
 const elsewhere: Readonly<Record<string, { change: string; says: RegExp }>> = {
@@ -149,7 +180,7 @@ for (const [name, { change, says }] of Object.entries(elsewhere)) {
       ${change}
       const { bwrap, explainBwrapAvailability, isBwrapAvailable } = await import("#lib");
       const error = await bwrap().create({ templateKey: null, sessionKey: "s", runtimeContext: { appRoot: "/" } }).catch((e) => e);
-      console.log(isBwrapAvailable(), error.code, explainBwrapAvailability().findings[0].message);`;
+      console.log(isBwrapAvailable(), error.code, explainBwrapAvailability().findings[0].title);`;
     const files = { [`prebuilds/${platform}/sandbox.node`]: 'throw new Error("loaded")' };
     const output = await runScript(context, script, { files });
     assert.match(output, /^false ERR_UNAVAILABLE /);
@@ -167,7 +198,7 @@ test("availability: what the core finds is passed on", () => {
       return JSON.stringify(reply);
     },
   });
-  const findings = [{ check: "userns", severity: "error" as const, message: "refused", remedy: "do" }];
+  const findings = [{ code: "userns-refused", severity: "fatal" as const, title: "refused", remedy: "do" }];
   assert.deepEqual(explainAvailability(answering({ ok: { available: false, findings } }), "/opt/bwrap"), {
     available: false,
     findings,
@@ -182,7 +213,7 @@ test("availability: what the core finds is passed on", () => {
     ),
     {
       available: false,
-      findings: [{ check: "native", severity: "error", message: "panic", remedy: "report it", detail: "stack" }],
+      findings: [{ code: "native-core", severity: "fatal", title: "panic", remedy: "report it", detail: "stack" }],
     },
   );
   assert.deepEqual(requests[0], { bwrapPath: "/opt/bwrap", path: process.env["PATH"] });
