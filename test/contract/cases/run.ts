@@ -1,0 +1,359 @@
+import assert from "node:assert/strict";
+import { getEventListeners } from "node:events";
+
+import { SandboxError } from "../../../lib/index.ts";
+import { nap, until, within } from "../host.ts";
+import { code, output, same } from "../place.ts";
+import type { Cases } from "../suite.ts";
+
+const script = (lines: readonly string[]) => lines.join("\n");
+
+export const run: Cases = {
+  "the exit code is the command's own, and 128+n after a signal": async ({ session }) => {
+    const { run } = await session();
+    for (const [command, expected] of Object.entries({
+      true: 0,
+      "exit 3": 3,
+      false: 1,
+      "exit 255": 255,
+      "kill -9 $$": 137,
+      "kill -TERM $$": 143,
+      "no-such-command": 127,
+      "": 0,
+      // Not an option of bash.
+      "-x": 127,
+    })) {
+      assert.equal((await run({ command })).exitCode, expected, command);
+    }
+  },
+
+  "stdout and stderr are told apart, and the result has nothing else": async ({ session }) => {
+    const { run } = await session();
+    assert.deepEqual(await run({ command: "echo out; echo err >&2; exit 4" }), {
+      exitCode: 4,
+      stdout: "out\n",
+      stderr: "err\n",
+    });
+  },
+
+  "bytes that are no UTF-8 become U+FFFD, a character in two writes does not": async ({ session }) => {
+    const { run } = await session();
+    const { stdout, stderr } = await run({ command: String.raw`printf 'a\xff\xfeb'; printf '\xff' >&2` });
+    assert.equal(stdout, "a\ufffd\ufffdb");
+    assert.equal(stderr, "\ufffd");
+    assert.equal((await run({ command: String.raw`printf '\xe2'; sleep 0.2; printf '\x82\xac'` })).stdout, "€");
+  },
+
+  "16 MB on two streams at once arrive whole": async ({ session }) => {
+    const { run } = await session();
+    const { exitCode, stdout, stderr } = await run({
+      command: "head -c 8000000 /dev/zero | tr '\\0' e >&2 & head -c 8000000 /dev/zero | tr '\\0' o; wait",
+    });
+    assert.equal(exitCode, 0);
+    assert.equal(stdout.length, 8_000_000);
+    assert.equal(stderr.length, 8_000_000);
+    assert.match(stdout, /^o+$/);
+    assert.match(stderr, /^e+$/);
+  },
+
+  "the working directory is relative to /workspace, or absolute": async ({ session }) => {
+    const { run } = await session();
+    await run({ command: "mkdir -p a/b" });
+    for (const [workingDirectory, expected] of Object.entries({
+      "a/b": "/workspace/a/b",
+      "./a": "/workspace/a",
+      ".": "/workspace",
+      "": "/workspace",
+      "a/../a/b": "/workspace/a/b",
+      "/tmp": "/tmp",
+      "/": "/",
+      "/workspace/a": "/workspace/a",
+    })) {
+      assert.equal((await run({ command: "pwd", workingDirectory })).stdout, `${expected}\n`, workingDirectory);
+    }
+    assert.equal((await run({ command: "pwd" })).stdout, "/workspace\n");
+  },
+
+  "a working directory that is none is an error that names it, not an exit code": async ({ session }) => {
+    const { run, spawn, writeTextFile } = await session();
+    await writeTextFile({ path: "file", content: "" });
+    for (const [workingDirectory, expected] of Object.entries({ nope: "ENOENT", file: "ENOTDIR", "/nope": "ENOENT" })) {
+      for (const start of [run, spawn]) {
+        await assert.rejects(start({ command: "touch /workspace/ran", workingDirectory }), (error: unknown) => {
+          code(expected)(error);
+          assert.match(String(error), /nope|file/);
+          return true;
+        });
+      }
+    }
+    assert.equal((await run({ command: "ls" })).stdout, "file\n");
+  },
+
+  "variables: the backend's lie beneath the call's, undefined takes away, AI_AGENT is eve": async ({ open }) => {
+    const { session } = await open({ env: { A: "option", B: "option", C: undefined, LANG: undefined } });
+    const { run } = session;
+    const show = async (name: string, env?: Record<string, string | undefined>) =>
+      (await run({ command: `printf '%s' "\${${name}-unset}"`, env })).stdout;
+    assert.equal(await show("A"), "option");
+    assert.equal(await show("A", { A: "call" }), "call");
+    assert.equal(await show("A", { A: undefined }), "unset");
+    assert.equal(await show("A", { A: "" }), "");
+    assert.equal(await show("B", { A: "call" }), "option");
+    assert.equal(await show("C"), "unset");
+    assert.equal(await show("LANG"), "unset");
+    assert.equal(await show("HOME"), "/workspace");
+    assert.equal(await show("AI_AGENT"), "eve");
+    assert.equal(await show("AI_AGENT", { AI_AGENT: "other" }), "other");
+    assert.equal(await show("AI_AGENT", { AI_AGENT: undefined }), "unset");
+    assert.equal(
+      await show("TEXT", { TEXT: "two\nlines = 'quoted' $HOME \u20ac" }),
+      "two\nlines = 'quoted' $HOME \u20ac",
+    );
+  },
+
+  "nothing of this process's environment reaches a command": async ({ session, defer }) => {
+    process.env["SBX_CONTRACT_SECRET"] = "x";
+    defer(() => delete process.env["SBX_CONTRACT_SECRET"]);
+    const { run } = await session();
+    const names = (await run({ command: "env -0 | tr '\\0' '\\n' | cut -d= -f1 | sort | paste -sd ' '" })).stdout;
+    assert.equal(names, "AI_AGENT HOME LANG PATH PWD SHLVL _\n");
+  },
+
+  "what cannot be a command or a variable is refused by name, before anything starts": async ({ open, watch }) => {
+    const { onEvent, events } = watch();
+    const { session } = await open({ onEvent });
+    const cases: readonly [RegExp, Parameters<typeof session.run>[0]][] = [
+      [/^command: /, { command: "echo\0" }],
+      [/^command: /, { command: 7 as unknown as string }],
+      [/^env\.V: /, { command: "true", env: { V: "a\0b" } }],
+      [/^env: "A=B"/, { command: "true", env: { "A=B": "" } }],
+      [/^env: /, { command: "true", env: { "": "x" } }],
+      [/^env\.N: /, { command: "true", env: { N: 1 as unknown as string } }],
+      [/BIG/, { command: "true", env: { BIG: "x".repeat(140_000) } }],
+      [/^workingDirectory: /, { command: "true", workingDirectory: "a\0" }],
+    ];
+    for (const [names, options] of cases) {
+      for (const start of [session.run, session.spawn]) {
+        await assert.rejects(start(options), (error: unknown) => {
+          code("ERR_INVALID_ARGUMENT")(error);
+          assert.match((error as Error).message, names);
+          return true;
+        });
+      }
+    }
+    assert.deepEqual(events, []);
+  },
+
+  "a variable of 131,000 bytes and a script of 100,000 get through": async ({ session }) => {
+    const { run } = await session();
+    assert.equal((await run({ command: "echo ${#V}", env: { V: "x".repeat(131_000) } })).stdout, "131000\n");
+    assert.equal((await run({ command: `echo ok # ${"x".repeat(100_000)}` })).stdout, "ok\n");
+  },
+
+  "a timeout ends the whole tree and hands over what was captured": async ({ session }) => {
+    const { run } = await session({ runTimeoutMs: 700 });
+    const left = nap();
+    const command = `echo partial; echo problem >&2; setsid ${left.command} & ${left.command}`;
+    await assert.rejects(within(20_000, "a timeout of 700 ms", run({ command })), (error: unknown) => {
+      code("ERR_TIMEOUT")(error);
+      assert.ok(error instanceof SandboxError);
+      assert.equal(error.stdout, "partial\n");
+      assert.equal(error.stderr, "problem\n");
+      assert.ok(error.durationMs! >= 700, `${error.durationMs}`);
+      assert.equal(error.retryable, false);
+      return true;
+    });
+    assert.equal(left.alive(), 0);
+    assert.equal(await output({ ...(await session()) }, "echo on"), "on\n");
+  },
+
+  "the output limit ends the whole tree and keeps head and tail": async ({ session }) => {
+    const { run } = await session({ maxOutputBytes: 10_000 });
+    const left = nap();
+    await assert.rejects(run({ command: `${left.command} & seq 1 100000; ${left.command}` }), (error: unknown) => {
+      code("ERR_OUTPUT_LIMIT")(error);
+      assert.ok(error instanceof SandboxError);
+      const { stdout = "", stderr } = error;
+      assert.match(stdout, /^1\n2\n3\n/);
+      assert.equal(stderr, "");
+      assert.ok(stdout.length >= 5000 && stdout.length <= 10_200, `${stdout.length} bytes`);
+      return true;
+    });
+    assert.equal(left.alive(), 0);
+    // Exactly the limit is within it.
+    assert.equal((await run({ command: "head -c 9000 /dev/zero; head -c 1000 /dev/zero >&2" })).exitCode, 0);
+    await assert.rejects(
+      run({ command: "head -c 9000 /dev/zero; head -c 1001 /dev/zero >&2" }),
+      code("ERR_OUTPUT_LIMIT"),
+    );
+  },
+
+  "aborted beforehand: it rejects with the reason and nothing starts": async ({ open, watch }) => {
+    const { onEvent, events } = watch();
+    const { session } = await open({ onEvent });
+    const reason = { any: "value" };
+    for (let i = 0; i < 20; i++) {
+      await assert.rejects(session.run({ command: "touch ran", abortSignal: AbortSignal.abort(reason) }), same(reason));
+    }
+    assert.equal(await session.readTextFile({ path: "ran" }), null);
+    assert.deepEqual(events, []);
+  },
+
+  "aborted meanwhile: the whole tree dies, other commands and their background jobs live": async ({ session }) => {
+    const { run, spawn } = await session();
+    const [doomed, other, background] = [nap(), nap(), nap()];
+    await run({ command: `${background.command} & setsid ${background.command} &` });
+    const bystander = await spawn({ command: other.command });
+    await background.reached(2);
+    await other.reached(1);
+
+    const controller = new AbortController();
+    const reason = new Error("the user changed her mind");
+    const aborted = run({
+      abortSignal: controller.signal,
+      command: script([
+        `${doomed.command} &`,
+        `setsid ${doomed.command} &`,
+        `( ( ${doomed.command} & ) & )`,
+        `nohup setsid bash -c 'trap "" TERM INT HUP; ${doomed.command}; :' >/dev/null 2>&1 &`,
+        "set -m",
+        `${doomed.command} &`,
+        "set +m",
+        doomed.command,
+      ]),
+    });
+    await doomed.reached(6);
+    controller.abort(reason);
+    await assert.rejects(within(20_000, "an abort", aborted), same(reason));
+    assert.equal(doomed.alive(), 0);
+    assert.equal(other.alive(), 1);
+    assert.equal(background.alive(), 2);
+    await bystander.kill();
+    assert.equal(other.alive(), 0);
+    assert.equal(background.alive(), 2);
+    assert.equal(getEventListeners(controller.signal, "abort").length, 0);
+  },
+
+  "aborted meanwhile: a tree that forks without pause is ended, too": async ({ session }) => {
+    const { run } = await session();
+    const controller = new AbortController();
+    const left = nap();
+    const aborted = run({
+      abortSignal: controller.signal,
+      command: `f() { setsid bash -c '${left.command} & sleep 0.02; exec bash -c "$0" "$0"' "$1" & }; ${left.command} &
+        spin() { while :; do ( setsid sleep 0.05 & ); done; }; spin & spin & wait`,
+    });
+    await left.reached(1);
+    controller.abort();
+    await assert.rejects(within(30_000, "an abort", aborted), { name: "AbortError" });
+    assert.equal(left.alive(), 0);
+    assert.equal((await run({ command: "pgrep -c sleep || true" })).stdout, "0\n");
+  },
+
+  "aborted while it waits for its turn: it rejects and never starts": async ({ session }) => {
+    const { run, spawn, readTextFile } = await session({ maxConcurrentProcesses: 1 });
+    const first = await spawn({ command: "exec sleep 600" });
+    const controller = new AbortController();
+    const waiting = run({ command: "touch ran", abortSignal: controller.signal });
+    controller.abort("enough");
+    await assert.rejects(waiting, same("enough"));
+    await first.kill();
+    assert.equal((await run({ command: "exit 5" })).exitCode, 5);
+    assert.equal(await readTextFile({ path: "ran" }), null);
+  },
+
+  "aborted afterwards: the background job lives, and the signal is let go": async ({ session }) => {
+    const { run } = await session();
+    const job = nap();
+    const controller = new AbortController();
+    for (let i = 0; i < 50; i++) await run({ command: "true", abortSignal: controller.signal });
+    await run({ command: `${job.command} &`, abortSignal: controller.signal });
+    assert.equal(getEventListeners(controller.signal, "abort").length, 0);
+    await job.reached(1);
+    controller.abort();
+    await run({ command: "true" });
+    assert.equal(job.alive(), 1);
+  },
+
+  "it answers at once although a background child holds the pipe, and the child lives on": async ({ session }) => {
+    const { run } = await session();
+    const job = nap();
+    for (const command of [
+      `${job.command} & echo started`,
+      `nohup ${job.command} & echo started`,
+      `setsid ${job.command} & echo started`,
+    ]) {
+      const { stdout } = await within(10_000, command, run({ command }));
+      assert.equal(stdout, "started\n");
+    }
+    await job.reached(3);
+  },
+
+  "a background child can go on writing to the stdout that nobody reads": async ({ session }) => {
+    const { run, readTextFile } = await session();
+    const { stdout } = await run({
+      command: `( trap 'echo pipe > finished' PIPE
+        until [ -e go ]; do sleep 0.02; done
+        for i in $(seq 40); do head -c 50000 /dev/zero || exit; done; echo all > finished ) & echo started`,
+    });
+    assert.equal(stdout, "started\n");
+    await run({ command: "touch go" });
+    await until("the child has written 2 MB", async () => (await readTextFile({ path: "finished" })) !== null);
+    assert.equal(await readTextFile({ path: "finished" }), "all\n");
+  },
+
+  "80 at once with a limit of 64 all succeed, never more than 64 alive": async ({ session, watch }) => {
+    const { onEvent, events } = watch();
+    const { run } = await session({ maxConcurrentProcesses: 64, onEvent });
+    const results = await Promise.all(
+      Array.from({ length: 80 }, (_, i) => run({ command: `echo ${i}; sleep 0.3; exit ${i}` })),
+    );
+    assert.deepEqual(
+      results,
+      results.map((_, i) => ({ exitCode: i, stdout: `${i}\n`, stderr: "" })),
+    );
+    const live = events.map((event) => (event.type === "command.started" ? event.liveProcesses : 0));
+    assert.equal(live.filter((count) => count > 0).length, 80);
+    assert.ok(Math.max(...live) <= 64, `${Math.max(...live)} alive`);
+  },
+
+  "a command is a bash login shell": async ({ session }) => {
+    const { run, writeTextFile } = await session();
+    await writeTextFile({ path: ".bash_profile", content: "echo profile; FROM_PROFILE=yes\n" });
+    const { stdout } = await run({
+      command: 'shopt -q login_shell && echo "login $FROM_PROFILE ${BASH_VERSION:+bash}"',
+    });
+    assert.equal(stdout, "profile\nlogin yes bash\n");
+  },
+
+  "process substitution, /dev/fd, /dev/stdin, here documents and kill -0 work": async ({ session }) => {
+    const s = await session();
+    assert.equal(await output(s, "cat <(echo substituted)"), "substituted\n");
+    assert.equal(await output(s, "echo piped | cat /dev/stdin"), "piped\n");
+    assert.equal(await output(s, "echo piped | cat /dev/fd/0"), "piped\n");
+    assert.equal(
+      await output(s, "echo out >/dev/stdout; echo err >/dev/stderr 2>/dev/null; echo n >/dev/null"),
+      "out\n",
+    );
+    assert.equal(await output(s, "cat <<END\nhere\nEND"), "here\n");
+    assert.equal(await output(s, "kill -0 $$ && echo self"), "self\n");
+    assert.equal(await output(s, "echo x > >(cat); wait; sleep 0.1"), "x\n");
+    assert.equal(await output(s, "head -c 4 /dev/urandom | wc -c"), "4\n");
+  },
+
+  "stdin is at its end": async ({ session }) => {
+    const { run } = await session();
+    const { stdout } = await within(10_000, "cat", run({ command: "cat; read line; echo $?" }));
+    assert.equal(stdout, "1\n");
+  },
+
+  "no zombie is left of 100 commands with background children": async ({ session }) => {
+    const s = await session();
+    for (let i = 0; i < 10; i++) {
+      await Promise.all(Array.from({ length: 10 }, () => output(s, "(true &) ; sleep 0.01 & true")));
+    }
+    await until("no zombie is left", async () => {
+      return (await output(s, "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z ' || true")) === "0\n";
+    });
+  },
+};

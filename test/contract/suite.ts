@@ -1,0 +1,34 @@
+import type { TestContext } from "node:test";
+
+import type { Factory } from "./adapter.ts";
+import { events } from "./cases/events.ts";
+import { files } from "./cases/files.ts";
+import { isolation } from "./cases/isolation.ts";
+import { run } from "./cases/run.ts";
+import { session } from "./cases/session.ts";
+import { spawn } from "./cases/spawn.ts";
+import { templates } from "./cases/templates.ts";
+import { inPlace, type Place } from "./place.ts";
+
+/** Tests by the sentence that each of them holds. */
+export type Cases = Readonly<Record<string, (place: Place) => Promise<void>>>;
+
+const areas: Readonly<Record<string, Cases>> = { run, spawn, session, templates, files, isolation, events };
+
+/** No test waits longer than this for anything; what hangs shall say where. */
+const timeoutMs = 120_000;
+
+/**
+ * What every way into a sandbox owes its users, tried on the real addon, bwrap
+ * and kernel. Each case has a cache of its own, and leaves neither a process nor
+ * a file behind.
+ */
+export async function suite(t: TestContext, factory: Factory): Promise<void> {
+  for (const [area, cases] of Object.entries(areas)) {
+    await t.test(area, async (t) => {
+      for (const [name, run] of Object.entries(cases)) {
+        await t.test(name, { timeout: timeoutMs }, () => inPlace(factory, run));
+      }
+    });
+  }
+}
