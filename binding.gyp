@@ -14,11 +14,7 @@
           ],
           "outputs": ["<(PRODUCT_DIR)/libsandbox.so"],
           # prebuildify takes what lies in build/artifacts along.
-          "action": [
-            "sh", "-c",
-            "sh capi/build.sh \"$1\" \"$2\" && mkdir -p build/artifacts && cp \"$1\" build/artifacts/",
-            "build", "<(PRODUCT_DIR)/libsandbox.so", "<(target_arch)",
-          ],
+          "action": ["sh", "capi/build.sh", "<@(_outputs)", "<(target_arch)", "build/artifacts"],
         },
       ],
     },
@@ -36,6 +32,9 @@
         "-std=c++20", "-Wall", "-Wextra", "-Werror",
         "-fno-exceptions", "-fvisibility=hidden",
       ],
+      # Node unloads an addon with its last environment: with it would go the
+      # knowledge that the library is there, and code that Go may call.
+      "ldflags": ["-Wl,-z,nodelete"],
       "libraries": ["-ldl"],
     },
   ],

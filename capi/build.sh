@@ -1,13 +1,15 @@
 #!/bin/sh
-# build.sh OUT [ARCH] builds libsandbox.so as OUT, for the machine's architecture
-# or for ARCH (amd64, x64, arm64). Another architecture than the machine's needs
-# its C compiler, taken from CC or by its usual name.
+# build.sh OUT [ARCH [COPIES]] builds libsandbox.so as OUT, for the machine's
+# architecture or for ARCH (amd64, x64, arm64), and puts a copy of it into the
+# directory COPIES. Another architecture than the machine's needs its C compiler,
+# taken from CC or by its usual name.
 #
 # SBX_TAGS and SBX_LDFLAGS add build tags and linker flags; the tests of the
 # boundary's rules use them, nothing that is shipped does.
 set -eu
 
 out=$1
+copies=${3-}
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 host=$(go env GOHOSTARCH)
 case ${2:-$host} in
@@ -21,6 +23,10 @@ esac
 case $out in
 /*) ;;
 *) out=$PWD/$out ;;
+esac
+case $copies in
+/* | '') ;;
+*) copies=$PWD/$copies ;;
 esac
 if [ "$arch" != "$host" ]; then
   CC=${CC:-$triple-gcc}
@@ -41,3 +47,7 @@ CGO_ENABLED=1 GOOS=linux GOARCH=$arch go build -buildmode=c-shared -trimpath -bu
   -o "$out" ./capi
 # The header that cgo writes; ours is capi/sandbox.h.
 rm -f "${out%.so}.h"
+if [ -n "$copies" ]; then
+  mkdir -p "$copies"
+  cp "$out" "$copies/"
+fi

@@ -157,7 +157,8 @@ class SigchldKeeper {
 
 // Library is the one libsandbox.so of the process. It is loaded once and stays:
 // Go cannot be unloaded. Never destroyed, because threads of Go still use it
-// while the process exits.
+// while the process exits; and the addon that knows it is linked so that Node
+// does not unload it with the last environment.
 class Library {
  public:
   static Library &Get() {

@@ -28,9 +28,11 @@ test("loading leaves the application's signals alone", async () => {
   assert.deepEqual(await play("signals"), clean);
 });
 
-test("a hundred environments leave no descriptor and no thread", async () => {
-  assert.deepEqual(await play("many-workers"), clean);
-});
+for (const who of ["all", "workers"]) {
+  test(`a hundred environments leave no descriptor and no thread: ${who} load the addon`, async () => {
+    assert.deepEqual(await play("many-workers", { args: [who] }), clean);
+  });
+}
 
 // How a process ends has nothing to do with the addon being open or busy; and
 // nothing but a request under way keeps it alive.

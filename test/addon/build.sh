@@ -36,7 +36,7 @@ export SBX_TAGS SBX_LDFLAGS
 
 mkdir -p "$dir"
 sh "$root/capi/build.sh" "$dir/libsandbox.so"
-"${CXX:-g++}" -std=c++20 -O2 -Wall -Wextra -Werror -fno-exceptions -fvisibility=hidden -fPIC -shared \
+"${CXX:-g++}" -std=c++20 -O2 -Wall -Wextra -Werror -fno-exceptions -fvisibility=hidden -fPIC -shared -Wl,-z,nodelete \
   -DNAPI_VERSION=9 -DNAPI_DISABLE_CPP_EXCEPTIONS -DNODE_API_SWALLOW_UNTHROWABLE_EXCEPTIONS \
   -DNODE_GYP_MODULE_NAME=sandbox -DSBX_TEST_EXPORTS -DSBX_BREAK_RULE="$broken_cc" \
   -I"$nodedir/include/node" -I"$root/node_modules/node-addon-api" \

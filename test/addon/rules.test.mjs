@@ -71,7 +71,11 @@ test("rule 3: a child starts with no signal blocked, ignored or handled, and no 
 });
 
 test("rule 4: Workers end with replies on their way", async () => {
-  assert.deepEqual(await play("worker-terminate"), clean);
+  assert.deepEqual(await play("worker-terminate", { args: ["late"] }), clean);
+});
+
+test("rule 4: Workers end while they load the addon", async () => {
+  assert.deepEqual(await play("worker-terminate", { args: ["early"] }), clean);
 });
 
 for (const where of ["export", "goroutine"]) {

@@ -1,4 +1,5 @@
-// Workers are terminated while replies are on their way to them.
+// Workers are terminated: while replies are on their way to them ("late"), or
+// while they load the addon ("early").
 import { once } from "node:events";
 import { setTimeout as delay } from "node:timers/promises";
 import { isMainThread, parentPort, Worker } from "node:worker_threads";
@@ -18,7 +19,8 @@ if (!isMainThread) {
 } else {
   for (let round = 0; round < rounds; round++) {
     const workers = [0, 1].map(() => new Worker(new URL(import.meta.url)));
-    await Promise.all(workers.map((worker) => once(worker, "message")));
+    const event = process.argv[2] === "early" ? "online" : "message";
+    await Promise.all(workers.map((worker) => once(worker, event)));
     await delay(round);
     await Promise.all(workers.map((worker) => worker.terminate()));
   }
