@@ -114,10 +114,10 @@ func (s *Session) bring(g *generation, h *Handle) {
 	}
 	close(g.started)
 	g.emit(s, event.Event{Type: event.GenerationStarted})
-	_ = held.workspace.Touch()
+	held.workspace.Touch()
 	<-g.box.Done()
 	s.unlive(g)
-	_ = held.workspace.Touch()
+	held.workspace.Touch()
 }
 
 func (s *Session) unlive(g *generation) {
