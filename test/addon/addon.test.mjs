@@ -13,7 +13,7 @@ test("every request of the header is a method, and nothing else is", () => {
   );
   assert.ok(requests.length > 20);
   const methods = Object.keys(requireAddon()).filter((name) => !name.startsWith("test"));
-  assert.deepEqual(methods.sort(), [...requests, "load", "open", "probe", "version"].sort());
+  assert.deepEqual(methods.toSorted(), [...requests, "load", "open", "probe", "version"].toSorted());
 });
 
 test("mistakes of the caller are exceptions, and bytes arrive as they were sent", async () => {

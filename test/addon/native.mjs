@@ -11,8 +11,7 @@ import { fileURLToPath } from "node:url";
 const here = path.dirname(fileURLToPath(import.meta.url));
 
 /** The folder of the build under test (build.sh); SBX_TEST_ADDON names another one. */
-export const addonDirectory =
-  process.env.SBX_TEST_ADDON ?? path.resolve(here, "../../build/test/intact");
+export const addonDirectory = process.env.SBX_TEST_ADDON ?? path.resolve(here, "../../build/test/intact");
 
 /** Loads the addon. The library is not loaded by that. */
 export function requireAddon() {

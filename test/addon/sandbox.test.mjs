@@ -40,7 +40,7 @@ function processes() {
 function descendants(pid) {
   const all = processes();
   const found = new Set([String(pid)]);
-  for (let size = 0; size !== found.size; ) {
+  for (let size = 0; size !== found.size;) {
     size = found.size;
     for (const process of all) {
       if (found.has(process.parent)) {
@@ -58,8 +58,7 @@ async function survivors(marker, listed) {
   let left;
   for (const end = Date.now() + 2000; ; await delay(20)) {
     left = processes().filter(
-      ({ pid, start, command }) =>
-        known.has(`${pid} ${start}`) || (marker !== undefined && command.includes(marker)),
+      ({ pid, start, command }) => known.has(`${pid} ${start}`) || (marker !== undefined && command.includes(marker)),
     );
     if (left.length === 0 || Date.now() > end) {
       return left;

@@ -38,11 +38,10 @@ function build(variant) {
 /** Runs the tests that match and returns how many passed and failed. */
 function run(directory, pattern) {
   const args = ["--test", "--test-reporter=tap", `--test-name-pattern=^${pattern}`];
-  const { stdout } = spawnSync(
-    process.execPath,
-    [...args, path.join(root, "test/addon/rules.test.mjs")],
-    { encoding: "utf8", env: { ...process.env, SBX_TEST_ADDON: directory } },
-  );
+  const { stdout } = spawnSync(process.execPath, [...args, path.join(root, "test/addon/rules.test.mjs")], {
+    encoding: "utf8",
+    env: { ...process.env, SBX_TEST_ADDON: directory },
+  });
   const count = (word) => Number(new RegExp(`^# ${word} (\\d+)$`, "m").exec(stdout)?.[1]);
   return { passed: count("pass"), failed: count("fail") };
 }
@@ -64,15 +63,11 @@ for (const { variant, test, always } of variants) {
     }
   }
   const good =
-    kept.failed === 0 &&
-    kept.passed > 0 &&
-    (always ? broken.passed === 0 && broken.failed > 0 : broken.failed > 0);
+    kept.failed === 0 && kept.passed > 0 && (always ? broken.passed === 0 && broken.failed > 0 : broken.failed > 0);
   if (!good) {
     unnoticed++;
   }
   const of = ({ passed, failed }) => `${failed} of ${passed + failed} failed`;
-  console.log(
-    `${good ? "ok    " : "NOT OK"} ${test.padEnd(34)} broken (${variant}): ${of(broken)}, kept: ${of(kept)}`,
-  );
+  console.log(`${good ? "ok    " : "NOT OK"} ${test.padEnd(34)} broken (${variant}): ${of(broken)}, kept: ${of(kept)}`);
 }
 process.exit(unnoticed === 0 ? 0 : 1);

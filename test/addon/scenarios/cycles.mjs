@@ -5,8 +5,7 @@ import { bwrap } from "../../../dist/index.js";
 
 const [appRoot] = process.argv.slice(2);
 const backend = bwrap({ networkPolicy: "deny-all" });
-const open = (key) =>
-  backend.create({ templateKey: null, sessionKey: key, runtimeContext: { appRoot } });
+const open = (key) => backend.create({ templateKey: null, sessionKey: key, runtimeContext: { appRoot } });
 const descriptors = () => fs.readdirSync("/proc/self/fd").length;
 
 /** One life of a session; every fiftieth has a sandbox. */
@@ -29,7 +28,7 @@ for (let i = 1; i <= 1000; i++) {
   await cycle(i);
 }
 // What is still being closed behind an answer is closed soon.
-for (const end = Date.now() + 5000; descriptors() > before && Date.now() < end; ) {
+for (const end = Date.now() + 5000; descriptors() > before && Date.now() < end;) {
   await new Promise(setImmediate);
 }
 assert.ok(descriptors() <= before, `${before} descriptors became ${descriptors()}`);

@@ -27,7 +27,7 @@ for (let i = 0; i < 20; i++) {
   await session.spawn({ command: "exec sleep 3000" });
 }
 assert.ok(pipes() > before);
-for (const end = Date.now() + 20_000; pipes() > before && Date.now() < end; ) {
+for (const end = Date.now() + 20_000; pipes() > before && Date.now() < end;) {
   globalThis.gc();
   await new Promise(setImmediate);
 }

@@ -5,7 +5,9 @@ import net from "node:net";
 import { openAddon } from "../native.mjs";
 
 const bits = (name) => {
-  const mask = BigInt(`0x${new RegExp(`^${name}:\\s+(.*)$`, "m").exec(fs.readFileSync("/proc/self/status", "utf8"))[1]}`);
+  const mask = BigInt(
+    `0x${new RegExp(`^${name}:\\s+(.*)$`, "m").exec(fs.readFileSync("/proc/self/status", "utf8"))[1]}`,
+  );
   return (signal) => ((mask >> BigInt(signal - 1)) & 1n) === 1n;
 };
 const [HUP, INT, QUIT, USR2, ALRM, TERM, URG, WINCH] = [1, 2, 3, 12, 14, 15, 23, 28];

@@ -13,7 +13,7 @@ const open = () =>
     runtimeContext: { appRoot },
   });
 
-const start = 'sleep 3000 >/dev/null 2>&1 & echo $! >/tmp/pid';
+const start = "sleep 3000 >/dev/null 2>&1 & echo $! >/tmp/pid";
 const alive = 'kill -0 "$(cat /tmp/pid 2>/dev/null)" 2>/dev/null && echo alive || echo gone';
 
 if (!isMainThread) {
