@@ -1,0 +1,195 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
+	"github.com/evelandhq/sandbox-bwrap/core/lease"
+	"github.com/evelandhq/sandbox-bwrap/core/treecopy"
+)
+
+const (
+	opCreate = "create"
+	opDelete = "delete"
+)
+
+// OpenSession opens the session of sessionKey, and makes it from the template,
+// or empty when template is nil, if there is none. An existing session needs no
+// template, and keeps the tags it has. Several callers, in several processes,
+// get the same session, which is complete.
+//
+// The workspace is the caller's to close. Errors: ERR_TEMPLATE_NOT_FOUND,
+// ERR_ABORTED, ERR_CORRUPT, errnos such as ENOSPC.
+func (s *Store) OpenSession(
+	ctx context.Context, sessionKey string, template *TemplateRef, tags map[string]string,
+) (*Workspace, error) {
+	if err := s.check(opCreate); err != nil {
+		return nil, err
+	}
+	if sessionKey == "" {
+		return nil, errdefs.Invalid("sessionKey", "must not be empty")
+	}
+	if ctx.Err() != nil {
+		return nil, failed(ctx, opCreate, "", context.Cause(ctx))
+	}
+	id := SessionID(sessionKey)
+	ws, err := s.existing(id)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return ws, failed(ctx, opCreate, "open the session", err)
+	}
+	if err := s.ensure(); err != nil {
+		return nil, failed(ctx, opCreate, "make the cache directory", err)
+	}
+	key, err := s.locks.Acquire(ctx, keyLock(KindSession, id), lease.Exclusive)
+	if err != nil {
+		return nil, failed(ctx, opCreate, "lock the session", err)
+	}
+	// Whoever held the key before may have made it.
+	if ws, err = s.existing(id); errors.Is(err, fs.ErrNotExist) {
+		ws, err = s.createSession(ctx, id, template, tags)
+	}
+	// The session is there, so a lock that cannot be released is no reason to
+	// say otherwise.
+	_ = key.Release()
+	return ws, failed(ctx, opCreate, "make the session", err)
+}
+
+// Attach opens the session of the id, which must be there; it makes none. The
+// workspace is the caller's to close. Errors: ERR_SESSION_GONE.
+func (s *Store) Attach(ctx context.Context, id string) (*Workspace, error) {
+	const op = "attach"
+	if err := s.check(op); err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, failed(ctx, op, "", context.Cause(ctx))
+	}
+	ws, err := s.existing(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, sessionGone(op)
+	}
+	return ws, failed(ctx, op, "open the session", err)
+}
+
+// existing opens a session that is there; fs.ErrNotExist if it is not.
+func (s *Store) existing(id string) (*Workspace, error) {
+	dir, err := s.openEntry(KindSession, id, id)
+	if err != nil {
+		return nil, err
+	}
+	ws, err := s.newWorkspace(dir, id, s.path(KindSession, id), leaseLock(KindSession, id))
+	if err != nil {
+		return nil, err
+	}
+	ws.strategy = Existing
+	if m := s.readMetadata(KindSession, id); m != nil {
+		ws.policy = m.NetworkPolicy
+	}
+	s.touch(KindSession, id)
+	return ws, nil
+}
+
+// createSession builds a session beside its place and renames it. The caller
+// holds the key.
+func (s *Store) createSession(
+	ctx context.Context, id string, template *TemplateRef, tags map[string]string,
+) (*Workspace, error) {
+	m := s.newMetadata(KindSession, id)
+	m.Tags = tags
+	var source *os.File
+	if template != nil {
+		dir, held, err := s.openTemplate(ctx, *template)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = errors.Join(dir.Close(), held.Release()) }()
+		source, m.TemplateRevision = dir, template.Revision
+	}
+	dir, err := s.stage(ctx, KindSession, id)
+	if err != nil {
+		return nil, err
+	}
+	result, err := fill(ctx, source, dir, template)
+	if err == nil {
+		err = s.publish(KindSession, id)
+	}
+	if err != nil {
+		_ = dir.Close()
+		// An error of ours stays the one that is told.
+		_ = s.discard(ctx, KindSession, stagingPrefix+id)
+		if errors.Is(err, fs.ErrExist) {
+			return s.existing(id) // made by someone who does not know of the key
+		}
+		return nil, err
+	}
+	m.CloneStrategy = result.Strategy
+	// The session is there, whether or not its metadata are.
+	_ = s.writeMetadata(m)
+	ws, err := s.newWorkspace(dir, id, s.path(KindSession, id), leaseLock(KindSession, id))
+	if err != nil {
+		return nil, err
+	}
+	ws.strategy, ws.skipped = result.Strategy, result.Skipped
+	return ws, nil
+}
+
+// fill copies the template, if there is one.
+func fill(ctx context.Context, source, dir *os.File, template *TemplateRef) (treecopy.Result, error) {
+	if source == nil {
+		return treecopy.Result{Strategy: treecopy.Empty}, nil
+	}
+	result, err := treecopy.Clone(ctx, source, dir, treecopy.Options{})
+	if errors.Is(err, fs.ErrExist) {
+		// Not to be taken for a session that exists.
+		return result, &errdefs.Error{Code: "EEXIST", Op: opCreate, Msg: fmt.Sprintf("clone template %q: %v", template.Key, err)}
+	}
+	if err != nil {
+		return result, fmt.Errorf("clone template %q: %w", template.Key, err)
+	}
+	return result, nil
+}
+
+// DeleteSession removes the session of the id, with its metadata; one that does
+// not exist is fine. It waits while the session is being made. Errors: ERR_IN_USE
+// while anybody has a lease on it; ERR_ABORTED; an errno when the session is
+// gone, but not all of its files could be deleted.
+func (s *Store) DeleteSession(ctx context.Context, id string) error {
+	if err := s.check(opDelete); err != nil {
+		return err
+	}
+	if !isSessionID(id) {
+		return errdefs.Invalid("sessionId", "is not the id of a session")
+	}
+	key, err := s.locks.Acquire(ctx, keyLock(KindSession, id), lease.Exclusive)
+	if err != nil {
+		return failed(ctx, opDelete, "lock the session", err)
+	}
+	held, err := s.locks.TryAcquire(leaseLock(KindSession, id), lease.Exclusive)
+	if err != nil {
+		if errors.Is(err, lease.ErrHeld) {
+			err = errdefs.New(errdefs.InUse, opDelete, "the session is in use")
+		}
+		return failed(ctx, opDelete, "lock the session", errors.Join(err, key.Release()))
+	}
+	trash, err := s.aside(KindSession, id)
+	if err == nil {
+		err = os.Remove(s.metadataPath(KindSession, id))
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return failed(ctx, opDelete, "remove the session", errors.Join(err, held.Release(), key.Release()))
+	}
+	// The lease's file before the key's: the key is what keeps a new session of
+	// the name from being made meanwhile.
+	err = errors.Join(held.Discard(), key.Discard())
+	if trash != "" {
+		err = errors.Join(err, s.removeTrash(ctx, KindSession, trash))
+	}
+	return failed(ctx, opDelete, "delete the session's files", err)
+}
