@@ -25,6 +25,8 @@ type generation struct {
 	err     error
 	// ended is closed once the sandbox is gone and the directory released.
 	ended chan struct{}
+	// cleaned is closed once an end that was asked for has been carried out and told.
+	cleaned chan struct{}
 
 	// stopping is guarded by the session's mu: no new command is admitted.
 	stopping bool
@@ -54,7 +56,7 @@ func (s *Session) generation(ctx context.Context, h *Handle) (*generation, error
 			select {
 			case <-g.ended:
 			case <-ctx.Done():
-				return nil, context.Cause(ctx)
+				return nil, aborted(ctx, "start")
 			}
 			continue
 		case other:
@@ -68,7 +70,7 @@ func (s *Session) generation(ctx context.Context, h *Handle) (*generation, error
 		select {
 		case <-g.started:
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return nil, aborted(ctx, "start")
 		}
 		if g.err != nil {
 			return nil, g.err
@@ -89,7 +91,7 @@ func (s *Session) begin(h *Handle) *generation {
 	_, _ = rand.Read(id) // never fails
 	g := &generation{
 		id: hex.EncodeToString(id), shape: h.shape, events: h.events, tags: h.tags,
-		started: make(chan struct{}), ended: make(chan struct{}),
+		started: make(chan struct{}), ended: make(chan struct{}), cleaned: make(chan struct{}),
 	}
 	s.live = g
 	go s.bring(g, h)
@@ -151,14 +153,15 @@ func (s *Session) end(ctx context.Context, g *generation, patient bool) error {
 		go s.carryOut(g, patient, live)
 	}
 	select {
-	case <-g.ended:
+	case <-g.cleaned:
 		return nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return aborted(ctx, "stop")
 	}
 }
 
 func (s *Session) carryOut(g *generation, patient bool, live int) {
+	defer close(g.cleaned)
 	<-g.started
 	if g.err != nil {
 		return
