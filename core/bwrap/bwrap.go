@@ -243,7 +243,8 @@ func (b *builder) node(host Host, trees []Tree) bool {
 func (b *builder) etc(spec Spec) {
 	for _, name := range coveredNames {
 		dest, ok := spec.Host.Etc[name]
-		if !ok {
+		// bwrap cannot mount over a file that it has made itself.
+		if !ok || slices.ContainsFunc(spec.Host.Hidden, func(h Hidden) bool { return h.Path == dest }) {
 			continue
 		}
 		b.add("--perms", "0444")

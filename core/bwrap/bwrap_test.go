@@ -80,6 +80,7 @@ func TestPlan_Golden(t *testing.T) {
 				{Path: "/opt/app-2/secret"},   // beside it
 				{Path: "/home/me", Dir: true}, // takes Node away
 				{Path: "/etc/shadow"},         // hidden twice
+				{Path: "/etc/hosts"},          // instead of our own
 			}
 			return Spec{Host: h, Identity: user, Workspace: Dir{FD: 6, Path: "/srv/ws"}, FirstFD: 7}
 		}, allFeatures},

@@ -141,6 +141,9 @@ func launch(cfg Config) (*Generation, *capture, error) {
 		spec.Workspace.FD, spec.FirstFD = workspaceFD, workspaceFD+1
 	}
 	args, err := bwrap.Plan(spec, cfg.Bwrap.Features)
+	if errdefs.CodeOf(err) == errdefs.Unavailable {
+		return nil, nil, setupFailed(facts(cfg), err)
+	}
 	if err != nil {
 		return nil, nil, err
 	}

@@ -34,7 +34,7 @@ func (k *kit) fill(cfg Config, args bwrap.Arguments) (control int, stderr *os.Fi
 		return -1, nil, err
 	}
 	k.own = append(k.own, null)
-	stderr, writer, err := os.Pipe()
+	stderr, writer, err := pipe()
 	if err != nil {
 		return -1, nil, err
 	}
@@ -53,6 +53,15 @@ func (k *kit) fill(cfg Config, args bwrap.Arguments) (control int, stderr *os.Fi
 		return -1, nil, err
 	}
 	return control, stderr, nil
+}
+
+// pipe is os.Pipe with a writing end as programs expect it, blocking.
+func pipe() (reader, writer *os.File, err error) {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, fmt.Errorf("make pipe: %w", err)
+	}
+	return pollable(ends[0], "output"), os.NewFile(uintptr(ends[1]), "output"), nil
 }
 
 func (k *kit) contents(cfg Config, args bwrap.Arguments) error {

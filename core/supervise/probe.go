@@ -60,11 +60,11 @@ func FindBwrap(ctx context.Context, l *Launcher, name, path string) (Bwrap, erro
 	if name == "" {
 		name = "bwrap"
 	}
-	facts := doctor.Facts{OS: runtime.GOOS, UID: os.Geteuid(), BwrapPath: name}
+	failed := facts(Config{Bwrap: Bwrap{Path: name}})
 	abs, err := feature.Lookup(name, path)
 	if err != nil {
-		facts.LookupErr = err
-		return Bwrap{}, setupFailed(facts, err)
+		failed.LookupErr = err
+		return Bwrap{}, setupFailed(failed, err)
 	}
 	id, identified := identify(abs)
 	if identified {
@@ -80,8 +80,8 @@ func FindBwrap(ctx context.Context, l *Launcher, name, path string) (Bwrap, erro
 		if ctx.Err() != nil {
 			return Bwrap{}, aborted(ctx, "start")
 		}
-		facts.StartErr = err
-		return Bwrap{}, setupFailed(facts, err)
+		failed.StartErr = err
+		return Bwrap{}, setupFailed(failed, err)
 	}
 	features := feature.ParseHelp(help)
 	if identified && features.Args != feature.Unknown {
@@ -105,7 +105,7 @@ func output(ctx context.Context, l *Launcher, exec Exec) (string, error) {
 		return "", err
 	}
 	defer func() { _ = null.Close() }()
-	reader, writer, err := os.Pipe()
+	reader, writer, err := pipe()
 	if err != nil {
 		return "", err
 	}
@@ -200,19 +200,25 @@ func startFailed(cfg Config, err error) error {
 			return &errdefs.Error{Code: errdefs.Busy, Op: "start", Msg: "the host has no room for another process: " + busy.Error(), Err: err}
 		}
 	}
-	return setupFailed(doctor.Facts{OS: runtime.GOOS, UID: os.Geteuid(), BwrapPath: cfg.Bwrap.Path, StartErr: err}, err)
+	f := facts(cfg)
+	f.StartErr = err
+	return setupFailed(f, err)
+}
+
+func facts(cfg Config) doctor.Facts {
+	return doctor.Facts{OS: runtime.GOOS, UID: os.Geteuid(), BwrapPath: cfg.Bwrap.Path, Bwrap: cfg.Bwrap.Features}
 }
 
 // diagnose finds out why a sandbox did not come up. bwrap's words are evidence
 // for a person; what is concluded comes from asking the host.
 func diagnose(cfg Config, stderr string, cause error) error {
-	facts := doctor.Facts{
-		OS: runtime.GOOS, UID: os.Geteuid(), BwrapPath: cfg.Bwrap.Path, Bwrap: cfg.Bwrap.Features,
-		Userns: feature.ReadUserns(), TriedUserns: true, TryErr: cfg.Launcher.tryUserns(),
-		MayMapRoot: feature.HasCapability(feature.CapSetfcap), Stderr: stderr,
-	}
+	f := facts(cfg)
+	f.Userns = feature.ReadUserns()
+	f.TriedUserns, f.TryErr = true, cfg.Launcher.tryUserns()
+	f.MayMapRoot = feature.HasCapability(feature.CapSetfcap)
+	f.Stderr = stderr
 	if stderr != "" {
 		cause = fmt.Errorf("%w: %s", cause, stderr)
 	}
-	return setupFailed(facts, cause)
+	return setupFailed(f, cause)
 }
