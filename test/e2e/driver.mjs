@@ -164,7 +164,7 @@ export async function startServer(project) {
   const url = await until(
     "eve start listens",
     async () => {
-      if (ended) throw new Error(`eve start ended:\n${run.output()}`);
+      if (ended) throw new Error("eve start ended");
       const found = /server listening at (http:\/\/\S+?)\/?\s/.exec(run.output())?.[1];
       return found && (await fetch(`${found}/eve/v1/health`).catch(() => null))?.ok ? found : null;
     },
