@@ -102,14 +102,16 @@ for (const [state, atLeast] of Object.entries(states)) {
   }
 }
 
-test("Node killed while it starts thirty commands: none is left of three hundred", async () => {
+test("Node killed while it starts thirty commands: none is left of three hundred", async (context) => {
   const left = [];
   const markers = [];
+  let rounds = 0;
+  let commands = 0;
   for (let round = 0; round < 10; round++) {
     const marker = newMarker();
     let before = [];
     const { signal } = await play("burst", {
-      args: [marker, project()],
+      args: [marker, project(), round % 2 ? "live" : "cold"],
       during: async (child) => {
         child.send("go");
         await delay(randomInt(81));
@@ -120,10 +122,14 @@ test("Node killed while it starts thirty commands: none is left of three hundred
     assert.equal(signal, "SIGKILL");
     left.push(...(await survivors(marker, before)));
     markers.push(marker);
+    rounds += before.length > 0 ? 1 : 0;
+    commands += before.filter(({ command }) => command.includes(marker)).length;
   }
   // A straggler may have been on its way when the others were gone.
   left.push(...processes().filter(({ command }) => markers.some((marker) => command.includes(marker))));
   assert.deepEqual(left, []);
+  assert.ok(rounds >= 5 && commands > 0, `${rounds} sandboxes, ${commands} commands to kill`);
+  context.diagnostic(`killed ${rounds} sandboxes with ${commands} commands`);
 });
 
 test("a thousand sessions opened and closed leave no descriptor", async () => {

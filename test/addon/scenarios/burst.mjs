@@ -1,13 +1,17 @@
-// Starts thirty commands that bear MARKER, and is killed while it does.
+// Starts thirty commands that bear MARKER, and is killed while it does. The
+// session's sandbox is live by then, or is started by the first ("cold").
 import { bwrap } from "../../../dist/index.js";
 
-const [marker, appRoot] = process.argv.slice(2);
+const [marker, appRoot, temperature] = process.argv.slice(2);
 const backend = bwrap({ networkPolicy: "deny-all" });
 const { session } = await backend.create({
   templateKey: null,
   sessionKey: marker,
   runtimeContext: { appRoot },
 });
+if (temperature === "live") {
+  await session.run({ command: "true" });
+}
 process.send("ready");
 process.once("message", () => {
   for (let i = 0; i < 30; i++) {

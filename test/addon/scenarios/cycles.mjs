@@ -10,16 +10,25 @@ const descriptors = () => fs.readdirSync("/proc/self/fd").length;
 
 /** One life of a session; every fiftieth has a sandbox. */
 async function cycle(i) {
+  const parts = [];
   const handle = await open(`session ${i % 3}`);
   await handle.session.writeTextFile({ path: "a", content: String(i) });
   assert.equal(await handle.session.readTextFile({ path: "a" }), String(i));
   if (i % 50 === 0) {
     const { stdout } = await handle.session.run({ command: "cat a" });
     assert.equal(stdout, String(i));
-    const child = await handle.session.spawn({ command: "cat a; sleep 3000" });
-    await child.stdout.getReader().read();
+    const child = await handle.session.spawn({ command: "cat a; cat a >&2; sleep 3000" });
+    for (const stream of [child.stdout, child.stderr]) {
+      const reader = stream.getReader();
+      assert.equal(Buffer.from((await reader.read()).value).toString(), String(i));
+      parts.push(reader);
+    }
   }
   await handle.shutdown();
+  // A stream can be read to its end after that; the pipe goes with the end.
+  for (const reader of parts) {
+    assert.ok((await reader.read()).done);
+  }
 }
 
 await cycle(0);
