@@ -66,7 +66,7 @@ node: ## install Node 24 into tools/node unless the machine has one with headers
 
 $(NPM_STAMP): package.json package-lock.json | node
 	@echo "installing development packages"
-	@$(NODE) npm ci --ignore-scripts --no-fund --no-audit --loglevel=error
+	@npm ci --ignore-scripts --no-fund --no-audit --loglevel=error
 	@touch $@
 
 native: $(ADDON) ## build libsandbox.so and sandbox.node in build/Release

@@ -19,9 +19,9 @@ const crossed = /^[a-z0-9_]+-linux-gnu-/; // x86_64-linux-gnu-gcc and its like
 let dir;
 let env;
 
-/** Runs a program in the project with nothing of this process's environment. */
-async function inProject(project, file, args) {
-  const { stdout } = await run(file, args, { cwd: join(dir, project), env, timeout: 300_000 });
+/** Runs a program in the project, by default with nothing of this process's environment. */
+async function inProject(project, file, args, environment = env) {
+  const { stdout } = await run(file, args, { cwd: join(dir, project), env: environment, timeout: 300_000 });
   return stdout;
 }
 
@@ -36,7 +36,8 @@ async function install(project, ...packages) {
   await mkdir(join(dir, project));
   await writeFile(join(dir, project, "package.json"), JSON.stringify({ private: true, type: "module" }));
   const quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline", "--loglevel=error"];
-  await inProject(project, "npm", ["install", ...quiet, ...packages]);
+  // npm is configured for this machine by its environment and by files in HOME.
+  await inProject(project, "npm", ["install", ...quiet, ...packages], { ...process.env, PATH: env.PATH });
 }
 
 before(async () => {
