@@ -19,6 +19,9 @@ import (
 
 const (
 	defaultHelloTimeout = 10 * time.Second
+	// slowMount is added to that for each hidden path: bwrap reads the whole
+	// list of mounts anew for each mount, which takes seconds for a thousand.
+	slowMount = 20 * time.Millisecond
 	// stopGrace is what init gets to end everything by itself; then the kernel does.
 	stopGrace = 2 * time.Second
 	// killPatience is more than init itself takes before it reports what is left.
@@ -46,7 +49,7 @@ type Config struct {
 	Workspace *os.File
 	// Image is the init program, see package image.
 	Image *os.File
-	// HelloTimeout bounds the start. Zero means 10 s.
+	// HelloTimeout bounds the start. Zero means 10 s, and more the more is hidden.
 	HelloTimeout time.Duration
 }
 
@@ -97,7 +100,7 @@ func Start(ctx context.Context, cfg Config) (*Generation, error) {
 		cfg.Launcher = Default()
 	}
 	if cfg.HelloTimeout == 0 {
-		cfg.HelloTimeout = defaultHelloTimeout
+		cfg.HelloTimeout = defaultHelloTimeout + slowMount*time.Duration(len(cfg.Spec.Host.Hidden))
 	}
 	g, stderr, err := launch(cfg)
 	if err != nil {

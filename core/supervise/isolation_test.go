@@ -157,8 +157,9 @@ func TestIsolation_ManyHiddenPaths(t *testing.T) {
 			hide = append(hide, p)
 		}
 	}
-	t.Logf("%d paths", len(hide))
+	began := time.Now()
 	g := start(t, config(t, t.TempDir(), bwrap.Request{Hide: hide}))
+	t.Logf("%d paths in %v", len(hide), time.Since(began))
 	require.Equal(t, "x\n", must(t, g, "echo x"))
 	_, err = bwrap.Survey(bwrap.Request{Hide: make([]string, bwrap.MaxHidden+1)})
 	require.Equal(t, errdefs.InvalidArgument, errdefs.CodeOf(err))

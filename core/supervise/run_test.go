@@ -36,7 +36,7 @@ func TestRun_EndsTheTreeAndKeepsWhatWasCaptured(t *testing.T) {
 		code   errdefs.Code
 		stdout string
 	}{
-		"timeout": {limits: Limits{Timeout: 150 * time.Millisecond}, code: errdefs.Timeout, stdout: "partial\n"},
+		"timeout": {limits: Limits{Timeout: time.Second}, code: errdefs.Timeout, stdout: "partial\n"},
 		"abort": {cancel: func(ctx context.Context) (context.Context, context.CancelFunc) {
 			return context.WithTimeout(ctx, 150*time.Millisecond)
 		}, code: errdefs.Aborted, stdout: "partial\n"},
@@ -53,7 +53,7 @@ func TestRun_EndsTheTreeAndKeepsWhatWasCaptured(t *testing.T) {
 				ctx, stop = tc.cancel(ctx)
 				defer stop()
 			}
-			r, err := Run(ctx, g, bash("trap '' TERM; (setsid bash -c 'exec -a "+marker+" sleep 100' &); echo partial; exec -a "+marker+" sleep 100"), tc.limits)
+			r, err := Run(ctx, g, bash("echo partial; trap '' TERM; (setsid bash -c 'exec -a "+marker+" sleep 100' &); exec -a "+marker+" sleep 100"), tc.limits)
 			require.Equal(t, tc.code, errdefs.CodeOf(err), "%v", err)
 			require.Zero(t, marked(marker))
 			require.Equal(t, tc.stdout, string(r.Stdout))
