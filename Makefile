@@ -35,7 +35,7 @@ demo: deps pack ## run a real eve agent in the sandbox and print what it did
 	@$(NODE) sh tools/run-script.sh "make demo" test/demo/run.mjs
 
 test: ## run every test, started by root also as an ordinary user; prints counts
-test: deps build gotest $(TEST_ADDON) test-types test-pack
+test: deps build gotest $(TEST_ADDON) test-types test-capi test-pack
 	@tools/test.sh
 
 bench: deps build ## measure ratios in one run; JSON goes to build/bench.json
@@ -109,8 +109,11 @@ test-types: deps dist ## check our types against the real eve's
 	@$(NODE) sh tools/run-script.sh "make test-types" test/types/run.mjs
 
 test-rules: deps build ## break each rule of the boundary on purpose and see its test fail
-	@set -e; for script in test/rules/*.mjs; do \
-	  $(NODE) sh tools/run-script.sh "make test-rules" "$$script"; done
+	@$(NODE) sh tools/run-script.sh "make test-rules" test/rules/native.mjs
+	@sh core/initproc/rules_test.sh
+
+test-capi: native ## misuse the library from C, under the sanitizers
+	@sh capi/capitest/run.sh
 
 test-pack: pack ## install the tarball without compiler and Go, and run a command
 	@$(NODE) node --test 'test/pack/*.test.mjs'
@@ -140,4 +143,4 @@ lint-sh: lint-tools
 	@git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck
 
 .PHONY: help build demo test bench lint fmt check pack clean deps node native dist image gotest \
-  test-go test-node test-types test-rules test-pack test-eve fmt-check lint-tools lint-go lint-c lint-ts lint-sh
+  test-go test-node test-types test-capi test-rules test-pack test-eve fmt-check lint-tools lint-go lint-c lint-ts lint-sh
