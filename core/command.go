@@ -94,7 +94,7 @@ func (h *Handle) launch(ctx context.Context, op string, cmd spec.Command) (*Proc
 		network = wire.NetworkNone
 	}
 	process, err := g.box.Spawn(ctx, supervise.Command{
-		Argv: []string{g.box.Shell(), "-lc", cmd.Command}, Env: cmd.Environ(), Dir: dir,
+		Argv: []string{g.box.Shell(), "-lc", "--", cmd.Command}, Env: cmd.Environ(), Dir: dir,
 		Network: network, Stdin: cmd.Stdin,
 	})
 	if err != nil {

@@ -91,7 +91,7 @@ func (h *Handle) tree(ctx context.Context, op string) (done func(), t *pathfs.Tr
 		return nil, nil, err
 	}
 	opDone := s.beginFileOp()
-	return func() { opDone(); s.release() }, &pathfs.Tree{
+	return func() { opDone(); s.release(held) }, &pathfs.Tree{
 		Root: held.workspace.Dir(), Mount: spec.Workspace, Check: held.workspace.Check,
 		Opener: sandboxOpener{h},
 	}, nil

@@ -19,8 +19,9 @@ type generation struct {
 	events event.Sink
 	tags   map[string]string
 
-	// started is closed once box or err is set; they do not change afterwards.
+	// started is closed once held and box, or err, are set; they do not change afterwards.
 	started chan struct{}
+	held    *hold
 	box     *supervise.Generation
 	err     error
 	// ended is closed once the sandbox is gone and the directory released.
@@ -79,7 +80,14 @@ func (s *Session) generation(ctx context.Context, h *Handle) (*generation, error
 		case <-g.ended:
 			continue
 		default:
+		}
+		if g.held.workspace.Check() == nil {
 			return g, nil
+		}
+		// What its commands would write goes nowhere: the directory was removed
+		// or replaced. The next sandbox tells whether there is another one.
+		if err := s.end(ctx, g, false); err != nil {
+			return nil, err
 		}
 	}
 	return nil, errStopped("start")
@@ -105,7 +113,8 @@ func (s *Session) bring(g *generation, h *Handle) {
 	ctx := context.Background()
 	held, err := s.acquire(ctx)
 	if err == nil {
-		defer s.release()
+		defer s.release(held)
+		g.held = held
 		g.box, err = startBox(ctx, h.sandbox, held.workspace)
 	}
 	if err != nil {

@@ -27,12 +27,11 @@ type Session struct {
 	// gone is called when the last client has left.
 	gone func()
 
-	// opening serialises open and close of the directory and guards held and
-	// holders. It is held across system calls, but only those who need the same
-	// directory wait for it.
+	// opening serialises open and close of the directory and guards held and the
+	// count in it. It is held across system calls, but only those who need the
+	// same directory wait for it.
 	opening sync.Mutex
 	held    *hold
-	holders int
 
 	// mu guards the fields below it.
 	mu sync.Mutex
@@ -57,6 +56,8 @@ type Session struct {
 type hold struct {
 	workspace *store.Workspace
 	close     func()
+	// holders is guarded by the session's opening.
+	holders int
 }
 
 // openDurable opens and leases the directory of a session in the store.
@@ -70,7 +71,7 @@ func openDurable(ctx context.Context, st *store.Store, id string) (*hold, error)
 		_ = ws.Close()
 		return nil, err
 	}
-	h := &hold{ws, func() {
+	h := &hold{workspace: ws, close: func() {
 		_ = ws.Close()
 		_ = l.Release()
 	}}
@@ -82,27 +83,31 @@ func openDurable(ctx context.Context, st *store.Store, id string) (*hold, error)
 	return h, nil
 }
 
-// acquire returns the session's directory under a lease; every acquire is paired with a release.
+// acquire returns the session's directory under a lease; every acquire is paired
+// with a release. A directory that was removed or replaced meanwhile is left to
+// those who have it: a session that was made anew begins with the new one.
 func (s *Session) acquire(ctx context.Context) (*hold, error) {
 	s.opening.Lock()
 	defer s.opening.Unlock()
-	if s.held == nil {
+	if s.held == nil || s.held.workspace.Check() != nil {
 		held, err := s.open(ctx)
 		if err != nil {
 			return nil, err
 		}
 		s.held = held
 	}
-	s.holders++
+	s.held.holders++
 	return s.held, nil
 }
 
-func (s *Session) release() {
+func (s *Session) release(h *hold) {
 	s.opening.Lock()
 	defer s.opening.Unlock()
-	s.holders--
-	if s.holders == 0 {
-		s.held.close()
+	if h.holders--; h.holders > 0 {
+		return
+	}
+	h.close()
+	if s.held == h {
 		s.held = nil
 	}
 }
@@ -207,7 +212,7 @@ func (s *Session) setPolicy(ctx context.Context, policy spec.Network) error {
 	if err != nil {
 		return err
 	}
-	defer s.release()
+	defer s.release(h)
 	if err := h.workspace.SetNetworkPolicy(string(policy)); err != nil {
 		return err
 	}

@@ -50,7 +50,7 @@ func (c *Client) BeginTemplate(ctx context.Context, req PrewarmRequest) (h *Hand
 		// The staging directory is open, under its key's lock, until it is
 		// published or discarded.
 		open: func(context.Context) (*hold, error) {
-			return &hold{staging.Workspace(), func() {}}, staging.Workspace().Check()
+			return &hold{workspace: staging.Workspace(), close: func() {}}, staging.Workspace().Check()
 		},
 		drop: func(context.Context) error {
 			return errdefs.New(errdefs.Unsupported, "delete", "a template under construction is ended with its prewarm")
