@@ -27,6 +27,11 @@ type world struct {
 // content", "link /l target", "fifo /p", "socket /s". Parents are made.
 func newWorld(t *testing.T, entries ...string) *world {
 	t.Helper()
+	return buildWorld(t, entries...)
+}
+
+func buildWorld(t testing.TB, entries ...string) *world {
+	t.Helper()
 	dir := t.TempDir()
 	w := &world{dir: dir, workspace: filepath.Join(dir, "workspace")}
 	w.add(t, append([]string{"dir /workspace", "dir /tmp", "file /etc/hostname sandbox\n"}, entries...)...)
@@ -50,7 +55,7 @@ func newWorld(t *testing.T, entries ...string) *world {
 	return w
 }
 
-func (w *world) add(t *testing.T, entries ...string) {
+func (w *world) add(t testing.TB, entries ...string) {
 	t.Helper()
 	for _, entry := range entries {
 		kind, rest, _ := strings.Cut(entry, " ")

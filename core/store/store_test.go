@@ -2,6 +2,8 @@ package store
 
 import (
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,7 +34,7 @@ func requireConsistent(t *testing.T, s *Store) {
 	t.Helper()
 	for _, kind := range []Kind{KindSession, KindTemplate} {
 		entries, err := os.ReadDir(filepath.Join(s.dir, kind.dir()))
-		if os.IsNotExist(err) {
+		if errors.Is(err, fs.ErrNotExist) {
 			continue // a test took it away
 		}
 		require.NoError(t, err)

@@ -106,7 +106,7 @@ func buildTree(t *testing.T, dir string) {
 	}
 	require.NoError(t, unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
 	require.NoError(t, os.Chmod(filepath.Join(dir, "fifo"), 0o622))
-	sparse, err := os.Create(filepath.Join(dir, "sparse"))
+	sparse, err := os.OpenFile(filepath.Join(dir, "sparse"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
 	require.NoError(t, err)
 	for _, off := range []int64{1 << 20, 9 << 20} {
 		_, err = sparse.WriteAt(big[:70<<10], off)
