@@ -111,6 +111,7 @@ test-types: deps dist ## check our types against the real eve's
 test-rules: deps build ## break each rule of the boundary on purpose and see its test fail
 	@$(NODE) sh tools/run-script.sh "make test-rules" test/rules/native.mjs
 	@sh core/initproc/rules_test.sh
+	@sh core/supervise/rules_test.sh
 
 test-capi: native ## misuse the library from C, under the sanitizers
 	@sh capi/capitest/run.sh

@@ -191,15 +191,6 @@ func launch(cfg Config) (*Generation, *capture, error) {
 	return g, captured, nil
 }
 
-// bwrapEnvironment is empty: bwrap is process 1 for a moment, and shows its
-// environment to the sandbox (rule init3).
-func bwrapEnvironment() []string {
-	if !holds("init3") {
-		return os.Environ()
-	}
-	return nil
-}
-
 // Shell is the path of bash inside the sandbox.
 func (g *Generation) Shell() string { return g.shell }
 

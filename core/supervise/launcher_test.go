@@ -3,6 +3,7 @@ package supervise
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -176,8 +177,13 @@ func TestLauncher_ChildOutlivesTheThreadThatAsked(t *testing.T) {
 	defer func() { _ = reader.Close() }()
 	started := make(chan *Child)
 	gone := make(chan int)
-	go func() {
+	var ask func()
+	ask = func() {
 		runtime.LockOSThread() // never unlocked: the thread ends here
+		if unix.Gettid() == os.Getpid() {
+			go ask() // the main thread cannot end
+			return
+		}
 		defer func() { gone <- unix.Gettid() }()
 		child, err := Default().Start(Exec{Path: self, Argv: []string{"test", "helper", "pdeath"}, Files: []*os.File{writer, writer, writer}})
 		if err != nil {
@@ -186,14 +192,15 @@ func TestLauncher_ChildOutlivesTheThreadThatAsked(t *testing.T) {
 		started <- child
 		// The child asks for its parent-death signal before it says so.
 		_, _ = bufio.NewReader(reader).ReadString('\n')
-	}()
+	}
+	go ask()
 	child := <-started
 	defer func() { _ = child.Kill(); <-child.Done() }()
 	_ = writer.Close()
 	tid := <-gone
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", tid))
-		return os.IsNotExist(err) //nolint:forbidigo // not wrapped
+		return errors.Is(err, os.ErrNotExist)
 	}, 5*time.Second, time.Millisecond)
 	select {
 	case <-child.Done():

@@ -2,7 +2,10 @@
 
 package supervise
 
-import "strings"
+import (
+	"os"
+	"strings"
+)
 
 // broken names the rules to break, separated by commas; set by the linker.
 var broken string
@@ -14,4 +17,11 @@ func holds(rule string) bool {
 		}
 	}
 	return true
+}
+
+func bwrapEnvironment() []string {
+	if !holds("init3") {
+		return os.Environ()
+	}
+	return nil
 }
