@@ -89,8 +89,7 @@ func (s *server) start(id uint64, spawn *wire.Spawn, p *pipes) (wire.Stage, erro
 		mark.release()
 		return wire.StageExec, err
 	}
-	// Cannot fail for a child of the same user, and a child that has gone needs none.
-	_ = unix.Prlimit(pid, unix.RLIMIT_NOFILE, &s.children, nil)
+	s.limit(pid)
 	p.closeInside()
 
 	c := &command{id: id, pid: pid, mark: mark, streams: p.kept}
@@ -99,6 +98,18 @@ func (s *server) start(id uint64, spawn *wire.Spawn, p *pipes) (wire.Stage, erro
 	s.mu.Unlock()
 	s.conn.Send(wire.Message{Kind: wire.KindStarted, ID: id, Pid: pid}, p.outside...)
 	return "", nil
+}
+
+// limit gives a fresh child the commands' limit of open files. Nothing in Go sets
+// one between fork and exec, and this thread's filter does not let it: another does.
+func (s *server) limit(pid int) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		// Cannot fail for a child of the same user, and one that has gone needs none.
+		_ = unix.Prlimit(pid, unix.RLIMIT_NOFILE, &s.children, nil)
+	}()
+	<-done
 }
 
 // openPipes makes the standard streams.

@@ -43,7 +43,9 @@ func (s *server) fork(c child) (int, error) {
 	}
 	done := make(chan struct{})
 	defer close(done)
-	go s.keepMoving(unix.Gettid(), done)
+	if holds("init8") {
+		go s.keepMoving(unix.Gettid(), done)
+	}
 	// A session of its own, so that a command can be signalled as a group and
 	// has no terminal. No parent-death signal: it would follow this thread.
 	pid, err := syscall.ForkExec(c.path, c.argv, &syscall.ProcAttr{
@@ -68,7 +70,7 @@ const (
 // command, having the same user id, may stop the child and so hold up init.
 func (s *server) keepMoving(tid int, done <-chan struct{}) {
 	started := time.Now()
-	tick := time.NewTicker(stuckAfter)
+	tick := time.NewTimer(stuckAfter)
 	defer tick.Stop()
 	for {
 		select {
@@ -85,6 +87,8 @@ func (s *server) keepMoving(tid int, done <-chan struct{}) {
 		for _, pid := range s.proc.childrenOf(tid) {
 			_ = unix.Kill(pid, sig)
 		}
+		// Whoever has stopped it will go on doing so.
+		tick.Reset(time.Millisecond)
 	}
 }
 

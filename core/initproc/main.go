@@ -10,7 +10,7 @@
 // runs under the same user id and is taken to be hostile, so each step here is
 // ordered by what a command could do at that moment.
 //
-// The rules that keep it safe are named init1 to init7 in the code. A build
+// The rules that keep it safe are named in the code, init1 and so on. A build
 // with the tag sbxbreak can break one, for the tests that guard them.
 package initproc
 
@@ -87,7 +87,11 @@ func runInit() error {
 	if err := withdrawInheritance(); err != nil {
 		return err
 	}
+	// Locked once more, for the builds without rule init1: there the goroutine of
+	// the runtime that serves signals would take the main thread, and hide the harm.
+	runtime.LockOSThread()
 	children := catchSignals()
+	runtime.UnlockOSThread()
 	filter, err := seccomp.Compile(rules())
 	if err != nil {
 		return err

@@ -66,6 +66,8 @@ func TestCommands(t *testing.T) {
 		"mount":                    {unix.SYS_MOUNT, nil, errno(unix.EPERM)},
 		"mount_setattr":            {unix.SYS_MOUNT_SETATTR, nil, errno(unix.EPERM)},
 		"keyctl":                   {unix.SYS_KEYCTL, nil, errno(unix.EPERM)},
+		"own limits":               {unix.SYS_PRLIMIT64, []uint64{0}, allowed},
+		"limits of process 1":      {unix.SYS_PRLIMIT64, []uint64{1}, errno(unix.EPERM)},
 		"bpf":                      {unix.SYS_BPF, nil, errno(unix.EPERM)},
 		"io_uring_setup":           {unix.SYS_IO_URING_SETUP, nil, errno(unix.EPERM)},
 		"terminal size":            {unix.SYS_IOCTL, []uint64{1, unix.TIOCGWINSZ}, allowed},

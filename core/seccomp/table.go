@@ -36,6 +36,10 @@ func Commands() []Rule {
 			unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD,
 			unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE,
 		}},
+		// The kernel lets a process set the limits of any other of its user, process
+		// 1 too, and ends it for good once it has used its processor time up. A
+		// thread's id would do as well, so no number but "myself" is let through.
+		{Group: "limits", Calls: []uint32{unix.SYS_PRLIMIT64}, Test: NoneOf, Values: []uint32{0}},
 		// A ring does what the filter refuses to the thread.
 		{Group: "io_uring", Calls: []uint32{unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER}},
 		// Both put input into a terminal that a process outside may read.

@@ -47,9 +47,11 @@ func TestOpen_IsSharedSealedAndUnreadable(t *testing.T) {
 func TestWriteFile(t *testing.T) {
 	program := []byte("#!/bin/true\n")
 	for name, before := range map[string]func(t *testing.T, path string){
-		"nothing there":      func(*testing.T, string) {},
-		"cut short":          func(t *testing.T, path string) { require.NoError(t, os.WriteFile(path, program[:3], 0o500)) },
-		"other content":      func(t *testing.T, path string) { require.NoError(t, os.WriteFile(path, []byte("#!/bin/trux\n"), 0o500)) },
+		"nothing there": func(*testing.T, string) {},
+		"cut short":     func(t *testing.T, path string) { require.NoError(t, os.WriteFile(path, program[:3], 0o500)) },
+		"other content": func(t *testing.T, path string) {
+			require.NoError(t, os.WriteFile(path, []byte("#!/bin/trux\n"), 0o500))
+		},
 		"writable by others": func(t *testing.T, path string) { require.NoError(t, os.WriteFile(path, program, 0o700)) },
 		"a link":             func(t *testing.T, path string) { require.NoError(t, os.Symlink("/bin/true", path)) },
 		"a fifo":             func(t *testing.T, path string) { require.NoError(t, unix.Mkfifo(path, 0o700)) },
