@@ -1,7 +1,9 @@
 import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { promisify } from "node:util";
 
 import type { BwrapSandboxCreateOptions, BwrapSandboxEvent, SandboxSession } from "../../lib/index.ts";
 import type { Adapter, Factory, Opened, SessionInput } from "./adapter.ts";
@@ -61,6 +63,8 @@ export async function inPlace(factory: Factory, play: (place: Place) => Promise<
     await play(place);
   } finally {
     for (const work of deferred.toReversed()) await work();
+    // A sandbox may have closed its directories to their owner.
+    await promisify(execFile)("chmod", ["-R", "u+rwX", directory]);
     await rm(directory, { recursive: true, force: true });
   }
   await until("nothing of the sandboxes is left", () => sandboxProcesses().length === 0).catch(() => {
@@ -103,6 +107,11 @@ export async function output(session: SandboxSession, command: string): Promise<
   assert.equal(result.exitCode, 0, `${command}\n${result.stdout}${result.stderr}`);
   return result.stdout;
 }
+
+const [, top, nodeInTmp = ""] = process.execPath.split("/");
+
+/** A command that lists /tmp, without the way to this Node, which may lie there and is seen inside. */
+export const listTmp = `ls -A ${top === "tmp" ? `-I ${quote(nodeInTmp)} ` : ""}/tmp`;
 
 /** Quotes a word for bash. */
 export function quote(word: string): string {

@@ -14,6 +14,13 @@ const finishedOf = (events: readonly BwrapSandboxEvent[]): Finished[] =>
 const arrived = (events: readonly BwrapSandboxEvent[], finished: number) =>
   until(`${finished} commands are told to have finished`, () => finishedOf(events).length >= finished);
 
+/** A command may be alive before this process knows that it has started. */
+const begun = (events: readonly BwrapSandboxEvent[], started: number) =>
+  until(
+    `${started} commands are told to have started`,
+    () => events.filter(({ type }) => type === "command.started").length >= started,
+  );
+
 /** Every command that started has finished, once, and afterwards. */
 function checkPairs(events: readonly BwrapSandboxEvent[]): void {
   const alive = new Set<string>();
@@ -97,7 +104,7 @@ export const events: Cases = {
       const job = nap();
       const controller = new AbortController();
       const running = session.run({ command: job.command, abortSignal: controller.signal });
-      await job.reached(1);
+      await begun(events, expected.length + 1);
       controller.abort(new Error(message));
       await assert.rejects(running, { message });
       await ends("abort");
@@ -131,7 +138,7 @@ export const events: Cases = {
     const job = nap();
     const p = await session.spawn({ command: job.command });
     const running = session.run({ command: job.command });
-    await job.reached(2);
+    await begun(events, 2);
     await stop();
     await Promise.all([p.wait(), running]);
     await arrived(events, 2);

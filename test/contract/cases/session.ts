@@ -7,7 +7,7 @@ import { join } from "node:path";
 
 import type { SandboxSession } from "../../../lib/index.ts";
 import { nap, program, sandboxProcesses, until, within } from "../host.ts";
-import { code, output, type Place, quote, textOf } from "../place.ts";
+import { code, listTmp, output, type Place, quote, textOf } from "../place.ts";
 import type { Cases } from "../suite.ts";
 
 export const session: Cases = {
@@ -38,7 +38,7 @@ export const session: Cases = {
     await session.writeTextFile({ path: "/tmp/made/up/c", content: "parents\n" });
     assert.equal(await output(session, "cat /tmp/b /tmp/made/up/c"), "from-api\nparents\n");
     await session.removePath({ path: "/tmp/made", recursive: true });
-    assert.equal(await output(session, "ls /tmp"), "a\nb\ndir\n");
+    assert.equal(await output(session, listTmp), "a\nb\ndir\n");
     // The host has another /tmp.
     assert.equal(existsSync("/tmp/b") && existsSync("/tmp/made"), false);
   },
@@ -48,7 +48,7 @@ export const session: Cases = {
     const two = (await open({}, { key: "two" })).session;
     const job = nap();
     await output(one, `echo secret > mine; echo secret > /tmp/mine; ${job.command} & true`);
-    assert.equal(await output(two, "cat mine /tmp/mine 2>/dev/null; pgrep sleep; ls -A; ls -A /tmp; true"), "");
+    assert.equal(await output(two, `cat mine /tmp/mine 2>/dev/null; pgrep sleep; ls -A; ${listTmp}; true`), "");
     assert.equal(await two.readTextFile({ path: "/tmp/mine" }), null);
   },
 
@@ -132,7 +132,7 @@ export const session: Cases = {
     await stop();
     assert.equal(job.alive(), 0);
     assert.deepEqual(sandboxProcesses(), []);
-    assert.equal(await output(session, "cat file; ls -A /tmp"), "kept\n");
+    assert.equal(await output(session, `cat file; ${listTmp}`), "kept\n");
     await stop();
     await stop();
     await Promise.all([stop(), stop()]);

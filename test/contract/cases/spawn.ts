@@ -47,9 +47,9 @@ export const spawn: Cases = {
     };
     await until("the command waits", stalled);
     const held = await written();
-    assert.ok(held <= 256, `${held} parts of 64 KiB were taken from it unread`);
+    assert.ok(held <= 64, `${held} parts of 64 KiB were taken from it unread`);
     let bytes = 0;
-    while (bytes < 64 << 20) bytes += (await reader.read()).value!.byteLength;
+    while (bytes < 8 << 20) bytes += (await reader.read()).value!.byteLength;
     assert.ok((await written()) > held);
     await p.kill();
     assert.deepEqual(await p.wait(), { exitCode: 137 });
