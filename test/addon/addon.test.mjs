@@ -1,10 +1,7 @@
 // The addon without a sandbox: what it answers, and how a process with it ends.
 
-import { execFile } from "node:child_process";
 import fs from "node:fs";
 import { constants } from "node:os";
-import { fileURLToPath } from "node:url";
-import { promisify } from "node:util";
 import { test } from "node:test";
 import assert from "node:assert/strict";
 import { clean, play, requireAddon } from "./native.mjs";
@@ -17,12 +14,6 @@ test("every request of the header is a method, and nothing else is", () => {
   assert.ok(requests.length > 20);
   const methods = Object.keys(requireAddon()).filter((name) => !name.startsWith("test"));
   assert.deepEqual(methods.toSorted(), [...requests, "load", "open", "probe", "version"].toSorted());
-});
-
-test("the C face outlives misuse from C, under the sanitizers", async () => {
-  const script = fileURLToPath(new URL("../../capi/capitest/run.sh", import.meta.url));
-  const { stdout } = await promisify(execFile)("sh", [script]);
-  assert.match(stdout, /^\d+ answers, \d+ environments\n$/);
 });
 
 test("mistakes of the caller are exceptions, and bytes arrive as they were sent", async () => {
