@@ -4,7 +4,8 @@ import { join } from "node:path";
 import { test } from "node:test";
 
 const root = join(import.meta.dirname, "..", "..");
-const read = (pattern: string) => globSync(pattern, { cwd: root }).map((file) => readFileSync(join(root, file), "utf8"));
+const read = (pattern: string) =>
+  globSync(pattern, { cwd: root }).map((file) => readFileSync(join(root, file), "utf8"));
 
 /** The second column of the promises: what fails when a promise is broken. */
 function namedTests(document: string): { promise: string; names: string[] }[] {
