@@ -36,6 +36,7 @@ func attack(args []string) int {
 		"leader":  attackLeader,
 		"storm":   attackStorm,
 		"fds":     attackFDs,
+		"flood":   attackFlood,
 	}[args[0]](args[1:])
 	for _, line := range achieved {
 		fmt.Println(line)
@@ -267,6 +268,25 @@ func attackStorm(args []string) []string {
 		}
 		<-time.After(2 * time.Millisecond)
 	}
+}
+
+// attackFlood has as many descriptors under way in sockets as the kernel lets it,
+// says how many, and keeps them there.
+func attackFlood([]string) []string {
+	sent := 0
+	for {
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+		if err != nil {
+			break
+		}
+		fds := make([]int, 250)
+		if err := unix.Sendmsg(pair[0], []byte("x"), unix.UnixRights(fds...), nil, unix.MSG_DONTWAIT); err != nil {
+			break
+		}
+		sent += len(fds)
+	}
+	fmt.Println(sent)
+	select {}
 }
 
 // attackFDs prints the descriptors that it was started with.

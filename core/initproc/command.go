@@ -199,20 +199,25 @@ func (s *server) discard(id uint64, stream int) {
 // together: looking costs a walk through all processes.
 func (s *server) sweep() {
 	const least = 32
+	var exited []*command
 	s.mu.Lock()
-	due := len(s.commands)-len(s.byPid) >= max(s.sweepAt, least)
+	if len(s.commands)-len(s.byPid) >= max(s.sweepAt, least) {
+		for _, c := range s.commands {
+			if c.exited {
+				exited = append(exited, c)
+			}
+		}
+	}
 	s.mu.Unlock()
-	if !due {
+	if len(exited) == 0 {
 		return
 	}
+	// Only now: of a command that exits meanwhile it says nothing.
 	alive := s.proc.marks()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	left := 0
-	for id, c := range s.commands {
-		if !c.exited {
-			continue
-		}
+	for _, c := range exited {
 		for i, fd := range c.streams {
 			if fd >= 0 && hungUp(fd) {
 				_ = unix.Close(fd)
@@ -224,7 +229,7 @@ func (s *server) sweep() {
 			continue
 		}
 		c.mark.release()
-		delete(s.commands, id)
+		delete(s.commands, c.id)
 	}
 	s.sweepAt = 2 * left
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -249,6 +250,19 @@ func TestKill_SeveralAtOnce(t *testing.T) {
 	}
 	wait.Wait()
 	s.run("kill -0 " + fmt.Sprint(survivor.pid))
+}
+
+// The kernel counts descriptors under way per user of the host.
+func TestSpawn_DescriptorsCannotBeUsedUp(t *testing.T) {
+	s := start(t, settings{})
+	flood := s.begin(attackerPath, "attack", "flood")
+	sent, err := strconv.Atoi(flood.line())
+	require.NoError(t, err)
+	require.Greater(t, sent, 1000, "the attack did nothing")
+	t.Logf("%d descriptors are under way", sent)
+	require.Equal(t, "fine\n", s.run("echo fine"))
+	s.opener()
+	require.Zero(t, flood.kill())
 }
 
 func TestSpawn_RealProgramsWork(t *testing.T) {

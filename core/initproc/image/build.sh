@@ -3,6 +3,7 @@
 #
 #   build.sh GOARCH [OUTPUT [go build flags...]]
 #
+# INIT_LDFLAGS in the environment is added to the linker's flags.
 # OUTPUT defaults to bin/init-GOARCH.gz beside this script. An output that does
 # not end in .gz is left uncompressed. Go's own cache makes an unchanged build
 # cheap, and an unchanged result is not written again, so that what embeds it is
