@@ -22,8 +22,12 @@ func startBox(ctx context.Context, sandbox spec.Sandbox, ws *store.Workspace) (*
 	if err != nil {
 		return nil, err
 	}
+	private := []string{sandbox.CacheDir}
+	if sandbox.AppRoot != "" {
+		private = append(private, sandbox.AppRoot)
+	}
 	host, err := bwrap.Survey(bwrap.Request{
-		Hide: sandbox.HidePaths, Private: []string{sandbox.CacheDir},
+		Hide: sandbox.HidePaths, Private: private,
 		NodePath: sandbox.NodePath, Path: sandbox.Path,
 	})
 	if err != nil {

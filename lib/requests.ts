@@ -4,6 +4,8 @@
 /** The options that decide how a sandbox is built. */
 export interface SandboxShape {
   readonly cacheDir: string;
+  /** The application's own directory, which is nothing to commands. */
+  readonly appRoot: string;
   readonly bwrapPath: string;
   readonly hidePaths: readonly string[];
   /** PATH of this process, to look for bwrap and bash in. */

@@ -52,9 +52,12 @@ type Hidden struct {
 
 // Request is what [Survey] is asked for.
 type Request struct {
-	// Hide are absolute paths to hide, and Private more of them, which the
-	// caller of the library did not ask for: the store's own directory.
-	Hide, Private []string
+	// Hide are absolute paths to hide, whatever else is then hidden with them.
+	Hide []string
+	// Private are absolute paths that nobody asked to hide and that are nothing
+	// to commands: the application's own directory, the store's. One that has a
+	// system tree below it stays.
+	Private []string
 	// NodePath is the running Node executable, absolute. Empty shows none.
 	NodePath string
 	// Path is the caller's PATH, in which bash is looked up.
@@ -83,7 +86,7 @@ func Survey(req Request) (Host, error) {
 	host.Secrets = secrets("/etc")
 	host.Shell = shell(req.Path, host.Trees)
 	host.Node = nodeRoot(req.NodePath, append(homes(), req.Homes...))
-	for i, p := range slices.Concat(req.Hide, req.Private) {
+	for i, p := range req.Hide {
 		if !filepath.IsAbs(p) || filepath.Clean(p) == "/" {
 			return Host{}, errdefs.Invalid(fmt.Sprintf("hidePaths[%d]", i), fmt.Sprintf("%q is not an absolute path below the root", p))
 		}
@@ -92,6 +95,15 @@ func Survey(req Request) (Host, error) {
 			return Host{}, err
 		}
 		if needed {
+			host.Hidden = append(host.Hidden, hidden)
+		}
+	}
+	for _, p := range req.Private {
+		hidden, _, err := surveyHidden(p, host)
+		if err != nil {
+			return Host{}, err
+		}
+		if inTree(hidden.Path, host.Trees) && !aboveTree(hidden.Path, host.Trees) {
 			host.Hidden = append(host.Hidden, hidden)
 		}
 	}
@@ -273,9 +285,14 @@ func surveyHidden(p string, host Host) (Hidden, bool, error) {
 	case err != nil:
 		return Hidden{}, false, errdefs.Invalid("hidePaths", fmt.Sprintf("%q cannot be looked at: %v", p, err))
 	}
-	above := host.Node != "" && (within(host.Node, real) || within(real, host.Node)) ||
-		slices.ContainsFunc(host.Trees, func(t Tree) bool { return within(t.Path, real) })
-	return Hidden{Path: real, Dir: info.IsDir()}, above || inTree(real, host.Trees), nil
+	needed := inTree(real, host.Trees) || aboveTree(real, host.Trees) ||
+		host.Node != "" && (within(host.Node, real) || within(real, host.Node))
+	return Hidden{Path: real, Dir: info.IsDir()}, needed, nil
+}
+
+// aboveTree reports whether to hide p would hide one of the trees.
+func aboveTree(p string, trees []Tree) bool {
+	return slices.ContainsFunc(trees, func(t Tree) bool { return within(t.Path, p) })
 }
 
 // shell finds the bash that commands run in: the first in the caller's PATH

@@ -135,6 +135,12 @@ func TestSurveyHidden(t *testing.T) {
 	}
 }
 
+func TestSurvey_PrivateHidesNoTree(t *testing.T) {
+	host, err := Survey(Request{Private: []string{"/usr/share", "/usr", "/", "/srv", "/nowhere"}})
+	require.NoError(t, err)
+	require.Equal(t, []Hidden{{Path: "/usr/share", Dir: true}}, host.Hidden)
+}
+
 func TestFinalTarget(t *testing.T) {
 	root := tree(t, "f real 644", "l good real", "l dangling ../run/stub.conf", "d dir 755", "l todir dir")
 	for name, tc := range map[string]struct {

@@ -53,6 +53,9 @@ func (n Network) Validate() error {
 type Sandbox struct {
 	// CacheDir is the host directory of the store, absolute.
 	CacheDir string `json:"cacheDir"`
+	// AppRoot is the application's own directory, absolute, which the sandbox
+	// does not show even where it lies in a system tree. Empty means none.
+	AppRoot string `json:"appRoot,omitempty"`
 	// BwrapPath is the bwrap to run: absolute, or a name looked up in Path. Empty means "bwrap".
 	BwrapPath string `json:"bwrapPath,omitempty"`
 	// HidePaths are absolute host paths that the sandbox must not show.
@@ -84,6 +87,11 @@ func (s Sandbox) Validate() error {
 	}
 	if strings.ContainsRune(s.BwrapPath, 0) {
 		return errdefs.Invalid("bwrapPath", "a path cannot contain a NUL byte")
+	}
+	if s.AppRoot != "" {
+		if err := absolute("appRoot", s.AppRoot); err != nil {
+			return err
+		}
 	}
 	if s.NodePath != "" {
 		return absolute("nodePath", s.NodePath)

@@ -1,4 +1,4 @@
-import { join } from "node:path";
+import { join, resolve } from "node:path";
 
 import type { Environment, OpenSession } from "../environment.ts";
 import { SandboxError } from "../errors.ts";
@@ -198,6 +198,7 @@ function shared(options: Options, appRoot: string) {
   const { templateRevision } = options;
   const sandbox: SandboxShape = {
     cacheDir: options.cacheDir ?? join(appRoot, ".eve", "sandbox-cache", "bwrap"),
+    appRoot: resolve(appRoot),
     bwrapPath: options.bwrapPath,
     hidePaths: options.hidePaths,
     path: process.env["PATH"] ?? "",

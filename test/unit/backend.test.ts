@@ -12,6 +12,7 @@ const createInput = { templateKey: "tpl", sessionKey: "ses", runtimeContext };
 const prewarmInput = { templateKey: "tpl", seedFiles: [], runtimeContext };
 const sandbox = {
   cacheDir: "/srv/app/.eve/sandbox-cache/bwrap",
+  appRoot: "/srv/app",
   bwrapPath: "bwrap",
   hidePaths: [],
   path: process.env["PATH"],
