@@ -30,6 +30,7 @@ func init() {
 func attack(args []string) int {
 	achieved := map[string]func(args []string) []string{
 		"signals": attackSignals,
+		"race":    attackRace,
 		"memory":  attackMemory,
 		"hunt":    attackForks,
 		"freeze":  attackFreeze,
@@ -91,6 +92,23 @@ func attackSignals([]string) []string {
 		sendByFile(int(sig))
 	}
 	return []string{fmt.Sprint("accepted ", accepted)}
+}
+
+// attackRace sends process 1 what Go has no handler for, until it is told to
+// stop: it ends a process that has such a signal blocked at the wrong moment.
+func attackRace([]string) []string {
+	for {
+		for i := range 1000 {
+			_ = unix.Kill(1, unix.SIGSTKFLT)
+			// These queue up, and process 1 is to do something else, too.
+			if i%100 == 0 {
+				_ = unix.Kill(1, unix.Signal(32+i/100%3))
+			}
+		}
+		if _, err := os.Stat("/tmp/stop"); err == nil {
+			return nil
+		}
+	}
 }
 
 // sendByFile has the kernel send process 1 a signal when a socket is ready.

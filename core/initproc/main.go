@@ -252,6 +252,10 @@ func withdrawInheritance() error {
 // (rt_sigqueueinfo, fcntl F_SETSIG), and Go would take that for a fault of its
 // own and die. With the default action the kernel drops them for process 1. Of
 // the rest none is ignored, since a command would inherit that.
+//
+// The kernel drops no signal without a core dump that reaches process 1 while its
+// first thread has it blocked, as Go has for moments, and another thread has not:
+// that ends all threads. Those that Go leaves alone get a handler that does nothing.
 func catchSignals() <-chan os.Signal {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
@@ -261,18 +265,39 @@ func catchSignals() <-chan os.Signal {
 	}
 	if holds("init2b") {
 		for _, sig := range []unix.Signal{
-			unix.SIGILL, unix.SIGTRAP, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSTKFLT, unix.SIGSYS,
+			unix.SIGILL, unix.SIGTRAP, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSYS,
 		} {
-			defaultAction(sig)
+			setAction(sig, action{}) // SIG_DFL
+		}
+	}
+	if holds("init2c") {
+		// All that the runtime's own handlers need, but for the handler.
+		nothing := actionOf(unix.SIGUSR1)
+		nothing.handler = nothingAddress
+		// 32 to 34 belong to the C libraries; Go has a handler for 33.
+		for _, sig := range []unix.Signal{unix.SIGSTKFLT, 32, 34} {
+			setAction(sig, nothing)
 		}
 	}
 	return children
 }
 
-// defaultAction sets a signal's action without the runtime's knowledge.
-func defaultAction(sig unix.Signal) {
-	// The kernel's struct sigaction, whose zero value is SIG_DFL, is 32 bytes on
-	// both machines: handler, flags, restorer (or none), mask.
-	var action [4]uint64
-	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
+// nothingAddress is where the handler nothing begins.
+var nothingAddress uintptr
+
+// action is the kernel's struct sigaction, the same on both machines.
+type action struct {
+	handler, flags, restorer uintptr
+	mask                     uint64
+}
+
+func actionOf(sig unix.Signal) (a action) {
+	// Cannot fail for a signal that exists.
+	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), 0, uintptr(unsafe.Pointer(&a)), 8, 0, 0)
+	return a
+}
+
+// setAction sets a signal's action without the runtime's knowledge.
+func setAction(sig unix.Signal, a action) {
+	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&a)), 0, 8, 0, 0)
 }

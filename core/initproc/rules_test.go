@@ -98,6 +98,16 @@ func TestRule2_NoSignalEndsInit(t *testing.T) {
 	require.Equal(t, "still here\n", s.run("echo still here"))
 }
 
+func TestRule2_NoSignalEndsInitWhileItStartsCommands(t *testing.T) {
+	s := start(t, settings{})
+	race := s.begin(attackerPath, "attack", "race")
+	s.many(manyCommands / 2)
+	s.run("touch /tmp/stop")
+	out, _ := race.end()
+	require.Equal(t, "done\n", out)
+	require.Zero(t, race.wait())
+}
+
 func TestRule3_InitKeepsNoDescriptor(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)

@@ -42,6 +42,7 @@ broken init1 TestRule1_MainThreadNeverBecomesACommand
 broken init1b TestRule1_InitIsUndumpable
 broken init2 TestRule2
 broken init2b TestRule2
+broken init2c TestRule2_NoSignalEndsInitWhileItStartsCommands
 broken init3 TestRule3
 broken init4 TestRule4_ThreadsAreThrownAway
 broken init4b TestRule4_CommandsHaveNoPrivilege
