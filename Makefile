@@ -13,7 +13,7 @@ NPM_STAMP := node_modules/.package-lock.json
 # What a build depends on. The finds run at every start and cost milliseconds.
 GO_FILES := $(shell find core capi -name '*.go' ! -name '*_test.go') go.mod go.sum
 GO_TEST_FILES := $(shell find core capi -name '*_test.go' -o -name testdata)
-C_FILES := $(shell find core capi src -name '*.[chS]' -o -name '*.cc' -o -name '*.sh') binding.gyp
+C_FILES := $(shell find core capi src -name '*.[chSs]' -o -name '*.cc' -o -name '*.sh') binding.gyp
 TS_FILES := $(shell find lib -name '*.ts') tsconfig.json
 
 LIBRARY := build/Release/libsandbox.so

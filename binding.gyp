@@ -10,7 +10,7 @@
           "inputs": [
             "capi/build.sh",
             "go.mod",
-            "<!@(find capi core -name '*.go' ! -name '*_test.go' -o -name '*.[chS]')",
+            "<!@(find capi core -name '*.go' ! -name '*_test.go' -o -name '*.[chSs]')",
           ],
           "outputs": ["<(PRODUCT_DIR)/libsandbox.so"],
           # prebuildify takes what lies in build/artifacts along.
