@@ -18,7 +18,9 @@ import (
 )
 
 const (
-	defaultHelloTimeout = 10 * time.Second
+	// defaultHelloTimeout is for a host under a load of hundreds; 10 s were seen
+	// to be too few there. Without load a start takes 10 ms.
+	defaultHelloTimeout = 30 * time.Second
 	// slowMount is added to that for each hidden path: bwrap reads the whole
 	// list of mounts anew for each mount, which takes seconds for a thousand.
 	slowMount = 20 * time.Millisecond
@@ -49,7 +51,7 @@ type Config struct {
 	Workspace *os.File
 	// Image is the init program, see package image.
 	Image *os.File
-	// HelloTimeout bounds the start. Zero means 10 s, and more the more is hidden.
+	// HelloTimeout bounds the start. Zero means 30 s, and more the more is hidden.
 	HelloTimeout time.Duration
 }
 
