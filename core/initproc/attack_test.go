@@ -269,23 +269,33 @@ func attackLeader([]string) []string {
 	return nil
 }
 
-// attackStorm forks without pause, each child in its own session, undumpable,
-// ignoring what it can, some stopped. The argument is the number of generations
-// that fork on; the last lives on.
+// attackStorm forks without pause: processes in sessions of their own, undumpable,
+// some stopped, that fork on. The argument is for how many generations; the last
+// lives for a moment. There are at most four children to a process, because the
+// machine that runs this test has other work to do.
 func attackStorm(args []string) []string {
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	depth, _ := strconv.Atoi(args[0])
 	if depth == 0 {
-		select {}
+		<-time.After(100 * time.Millisecond)
+		return nil
 	}
-	for {
-		cmd := exec.Command("/proc/self/exe", "attack", "storm", strconv.Itoa(depth-1))
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-		if err := cmd.Start(); err == nil && os.Getpid()%7 == 0 {
-			_ = unix.Kill(cmd.Process.Pid, unix.SIGSTOP)
-		}
-		<-time.After(2 * time.Millisecond)
+	for range 4 {
+		go func() {
+			for {
+				cmd := exec.Command("/proc/self/exe", "attack", "storm", strconv.Itoa(depth-1))
+				cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+				if cmd.Start() != nil {
+					continue
+				}
+				if cmd.Process.Pid%7 == 0 {
+					_ = unix.Kill(cmd.Process.Pid, unix.SIGSTOP)
+				}
+				_ = cmd.Wait()
+			}
+		}()
 	}
+	select {}
 }
 
 // attackFlood has as many descriptors under way in sockets as the kernel lets it,
