@@ -136,18 +136,6 @@ func (c *Client) forget(h *Handle) {
 	c.mu.Unlock()
 }
 
-// uses reports whether the client has another handle of the session.
-func (c *Client) uses(s *Session) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for h := range c.handles {
-		if h.session == s {
-			return true
-		}
-	}
-	return false
-}
-
 func (r *Runtime) store(cacheDir string) (*store.Store, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
