@@ -85,7 +85,7 @@ export const isolation: Cases = {
       "umount /workspace",
       "umount -l /proc",
       "umount -l /etc/passwd",
-      "chroot / true",
+      "/usr/sbin/chroot / true",
       "mknod /workspace/zero c 1 5",
       "mknod /tmp/mem b 8 0",
       "touch /usr/x",
