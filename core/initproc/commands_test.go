@@ -37,6 +37,13 @@ func TestSpawn_Describes(t *testing.T) {
 	require.Equal(t, 7, status.ExitStatus())
 }
 
+// queueSignals says how many signals a process can have queued, trying two thousand.
+const queueSignals = `python3 -c '
+import ctypes, os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMIN})
+queue = ctypes.CDLL(None).sigqueue
+print(sum(queue(os.getpid(), signal.SIGRTMIN, None) == 0 for _ in range(2000)))'`
+
 func TestSpawn_Surroundings(t *testing.T) {
 	s := start(t, settings{})
 	for name, tc := range map[string]struct{ script, want string }{
@@ -45,6 +52,7 @@ func TestSpawn_Surroundings(t *testing.T) {
 		"a session of its own":      {"ps -o sid= -p $$ | tr -d ' ' | grep -qx $$ && echo own", "own\n"},
 		"no core files":             {"ulimit -Hc", "0\n"},
 		"a limit of files":          {"[ $(ulimit -Hn) -lt 65536 ] && [ $(ulimit -Hn) = $(ulimit -Sn) ] && echo set", "set\n"},
+		"a limit of queued signals": {queueSignals, "1024\n"},
 		"the image is not in /proc": {"tr '\\0' ' ' < /proc/1/cmdline", "/proc/self/fd/5 "},
 		"the host name":             {"hostname", "sandbox\n"},
 	} {

@@ -201,6 +201,9 @@ func closeAbove(last uint) error {
 // descriptors take seconds with the million that some hosts allow.
 const maxFiles = 65536
 
+// maxQueued bounds the queued signals, and POSIX timers, of a whole sandbox.
+const maxQueued = 1024
+
 // setLimits sets init's own resource limits and returns the descriptor limit
 // that commands get. Theirs is lower by an eighth: the kernel counts descriptors
 // in flight per user of the host and holds each sender against its own limit, so
@@ -210,6 +213,11 @@ const maxFiles = 65536
 func setLimits() (unix.Rlimit, error) {
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return unix.Rlimit{}, fmt.Errorf("forbid core dumps: %w", err)
+	}
+	// Queued signals count for the user of the host, too: without a limit of its
+	// own a sandbox could use up what Node's timers need.
+	if err := unix.Setrlimit(unix.RLIMIT_SIGPENDING, &unix.Rlimit{Cur: maxQueued, Max: maxQueued}); err != nil {
+		return unix.Rlimit{}, fmt.Errorf("limit queued signals: %w", err)
 	}
 	var inherited unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &inherited); err != nil {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -39,8 +40,12 @@ type openerLine struct {
 	pending map[uint64]chan reply
 }
 
-// errOpenerGone says that the opener ended before it answered.
+// errOpenerGone says that the opener ended, or did not answer.
 var errOpenerGone = errors.New("the opener has gone")
+
+// openerPatience is how long an opener may take for an answer. Commands can stop
+// it as well as kill it; asked for another, init ends the one that was stopped.
+const openerPatience = 5 * time.Second
 
 // Open returns a readable descriptor of the regular file at an absolute sandbox
 // path. The errno of a refusal is in the error's chain.
@@ -198,7 +203,12 @@ func (l *openerLine) ask(ctx context.Context, m wire.Message) (reply, error) {
 	l.mu.Unlock()
 	l.conn.Send(m)
 
+	timer := time.NewTimer(openerPatience)
+	defer timer.Stop()
 	select {
+	case <-timer.C:
+		l.giveUp(m.ID, replies)
+		return reply{}, errOpenerGone
 	case r, ok := <-replies:
 		if !ok {
 			return reply{}, errOpenerGone

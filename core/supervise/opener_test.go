@@ -78,6 +78,17 @@ func TestOpener_IsReplacedWhenCommandsKillIt(t *testing.T) {
 	require.NotSame(t, first, g.opener.line)
 }
 
+func TestOpener_IsReplacedWhenCommandsStopIt(t *testing.T) {
+	g, _ := sandbox(t)
+	f, err := g.Opener().Open(t.Context(), "/etc/hosts")
+	require.NoError(t, err)
+	_ = f.Close()
+	must(t, g, "kill -STOP -1 || true; true")
+	f, err = g.Opener().Open(t.Context(), "/etc/hosts")
+	require.NoError(t, err)
+	_ = f.Close()
+}
+
 func TestOpener_UnderConstantFire(t *testing.T) {
 	g, _ := sandbox(t)
 	p := spawn(t, g, bash("trap '' TERM; while :; do for s in /proc/[0-9]*; do n=${s#/proc/}; [ $n = 1 ] || [ $n = $$ ] || kill -9 $n 2>/dev/null; done; done"))
