@@ -7,6 +7,7 @@ import { mkdtemp } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import {
+  cleanUpAtExit,
   descendants,
   endChildren,
   markedProcesses,
@@ -189,21 +190,7 @@ async function demo(dir) {
 const began = performance.now();
 const dir = await mkdtemp(join(tmpdir(), "sandbox-bwrap-demo-"));
 
-/** Synchronous, since a signal handler ends with it. */
-function cleanUp() {
-  endChildren();
-  rmSync(dir, { recursive: true, force: true, maxRetries: 10 });
-}
-for (const [signal, status] of [
-  ["SIGINT", 130],
-  ["SIGTERM", 143],
-  ["SIGHUP", 129],
-]) {
-  process.once(signal, () => {
-    cleanUp();
-    process.exit(status);
-  });
-}
+cleanUpAtExit(() => rmSync(dir, { recursive: true, force: true, maxRetries: 10 }));
 
 try {
   await demo(dir);
@@ -213,5 +200,5 @@ try {
   if (server) line("eve", server.output());
   process.exitCode = 1;
 } finally {
-  cleanUp();
+  endChildren();
 }

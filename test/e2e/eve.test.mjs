@@ -5,8 +5,8 @@ import { randomUUID } from "node:crypto";
 import { join } from "node:path";
 import { after, before, suite, test } from "node:test";
 import {
+  cleanUpAtExit,
   descendants,
-  endChildren,
   eveVersions,
   markedProcesses,
   openConversation,
@@ -18,6 +18,7 @@ import {
   until,
 } from "./driver.mjs";
 
+cleanUpAtExit();
 const only = process.env.EVE_VERSION;
 const bash = (command) => ({ name: "bash", input: { command } });
 const read = (filePath) => ({ name: "read_file", input: { filePath } });
@@ -64,10 +65,7 @@ for (const eve of eveVersions.filter((version) => !only || version === only)) {
         tarball: await packedTarball(),
       });
     });
-    after(async () => {
-      await server?.stop();
-      endChildren();
-    });
+    after(() => server?.stop());
 
     test("the first start builds the template, the second reuses it", async () => {
       server = await startServer(project);
