@@ -75,6 +75,7 @@ func prewarmAbort(ctx context.Context, e *environment, req sessionRequest, _ []b
 type createRequest struct {
 	Sandbox          spec.Sandbox      `json:"sandbox"`
 	SessionKey       string            `json:"sessionKey"`
+	ExistingOnly     bool              `json:"existingOnly"`
 	TemplateKey      *string           `json:"templateKey"`
 	TemplateRevision string            `json:"templateRevision"`
 	NetworkPolicy    spec.Network      `json:"networkPolicy"`
@@ -85,7 +86,7 @@ type createRequest struct {
 func create(ctx context.Context, e *environment, req createRequest, _ []byte) (any, []byte, error) {
 	var w watch
 	h, err := clientOf(e).Create(ctx, core.CreateRequest{
-		Sandbox: req.Sandbox, SessionKey: req.SessionKey, TemplateKey: req.TemplateKey,
+		Sandbox: req.Sandbox, SessionKey: req.SessionKey, ExistingOnly: req.ExistingOnly, TemplateKey: req.TemplateKey,
 		TemplateRevision: req.TemplateRevision, NetworkPolicy: req.NetworkPolicy, Tags: req.Tags,
 		Events: w.sink(e, req.Events),
 	})

@@ -83,9 +83,10 @@ SBX_REQUEST(sbx_prewarm_commit);
 SBX_REQUEST(sbx_prewarm_abort);
 
 // sbx_create opens a durable session, cloning the template on first use.
-// Request: sandbox, sessionKey, templateKey|null, templateRevision?, networkPolicy, tags?.
+// Request: sandbox, sessionKey, templateKey|null, templateRevision?, networkPolicy, tags?,
+// existingOnly? (makes none), events?.
 // Reply: {session, sessionId, strategy}. Idempotent; costs no process.
-// Errors: ERR_TEMPLATE_NOT_FOUND.
+// Errors: ERR_TEMPLATE_NOT_FOUND; ERR_SESSION_GONE with existingOnly.
 SBX_REQUEST(sbx_create);
 // sbx_session_policy changes the network of later commands.
 // Request: session, networkPolicy. Reply: {}.

@@ -48,6 +48,8 @@ type CreateRequest struct {
 	Sandbox spec.Sandbox
 	// SessionKey is the caller's name for the session, any non-empty string.
 	SessionKey string
+	// ExistingOnly opens the session if it is there, and makes none.
+	ExistingOnly bool
 	// TemplateKey names the template that a new session is cloned from; nil starts empty.
 	TemplateKey *string
 	// TemplateRevision is the operator's revision of the template.
@@ -65,7 +67,8 @@ type CreateRequest struct {
 // requests return handles of the same session.
 //
 // Errors: TemplateNotFound for a new session whose template does not exist,
-// InvalidArgument, Unsupported for the policy, and what the file system says.
+// SessionGone for one that is not there and must be, InvalidArgument,
+// Unsupported for the policy, and what the file system says.
 func (c *Client) Create(ctx context.Context, req CreateRequest) (*Handle, error) {
 	if err := req.Sandbox.Validate(); err != nil {
 		return nil, err
@@ -80,11 +83,7 @@ func (c *Client) Create(ctx context.Context, req CreateRequest) (*Handle, error)
 	if err != nil {
 		return nil, err
 	}
-	var template *store.TemplateRef
-	if req.TemplateKey != nil {
-		template = &store.TemplateRef{Key: *req.TemplateKey, Revision: req.TemplateRevision}
-	}
-	ws, err := st.OpenSession(ctx, req.SessionKey, template, req.Tags)
+	ws, err := openSession(ctx, st, req)
 	if err != nil {
 		return nil, err
 	}
@@ -99,6 +98,17 @@ func (c *Client) Create(ctx context.Context, req CreateRequest) (*Handle, error)
 		return nil, err
 	}
 	return h, nil
+}
+
+func openSession(ctx context.Context, st *store.Store, req CreateRequest) (*store.Workspace, error) {
+	if req.ExistingOnly {
+		return st.Attach(ctx, store.SessionID(req.SessionKey))
+	}
+	var template *store.TemplateRef
+	if req.TemplateKey != nil {
+		template = &store.TemplateRef{Key: *req.TemplateKey, Revision: req.TemplateRevision}
+	}
+	return st.OpenSession(ctx, req.SessionKey, template, req.Tags)
 }
 
 // adopt records the handle, so that the client's end ends it.
