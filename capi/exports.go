@@ -136,6 +136,11 @@ func sbx_file_remove(env, call C.uint64_t, json C.sbx_json, jsonLen C.size_t, da
 	handle(env, call, json, jsonLen, data, dataLen, fileRemove)
 }
 
+//export sbx_cache_prune
+func sbx_cache_prune(env, call C.uint64_t, json C.sbx_json, jsonLen C.size_t, data C.sbx_bytes, dataLen C.size_t) {
+	handle(env, call, json, jsonLen, data, dataLen, cachePrune)
+}
+
 //export sbx_probe
 func sbx_probe(json C.sbx_json, jsonLen C.size_t, outLen *C.size_t) *C.char {
 	return ask(json, jsonLen, outLen, probe)

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"os"
+	"time"
 
 	"github.com/evelandhq/sandbox-bwrap/core"
 	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
 	"github.com/evelandhq/sandbox-bwrap/core/event"
 	"github.com/evelandhq/sandbox-bwrap/core/pathfs"
+	"github.com/evelandhq/sandbox-bwrap/core/prune"
 	"github.com/evelandhq/sandbox-bwrap/core/spec"
 )
 
@@ -457,4 +460,30 @@ func fileRemove(ctx context.Context, e *environment, req removeRequest, _ []byte
 		return nil, nil, err
 	}
 	return nil, nil, h.Remove(ctx, req.Path, req.Recursive, req.Force)
+}
+
+type pruneRequest struct {
+	CacheDir string `json:"cacheDir"`
+	Tag      struct {
+		Name  string `json:"name"`
+		Value string `json:"value"`
+	} `json:"tag"`
+	MaxAgeMs int64 `json:"maxAgeMs"`
+}
+
+func cachePrune(ctx context.Context, _ *environment, req pruneRequest, _ []byte) (any, []byte, error) {
+	if req.Tag.Name == "" {
+		return nil, nil, errdefs.Invalid("tag", "must have a name")
+	}
+	if req.MaxAgeMs < 0 {
+		return nil, nil, errdefs.Invalid("maxAgeMs", "must not be negative")
+	}
+	// What is more than a duration holds is as good as for ever.
+	maxAge := time.Duration(min(req.MaxAgeMs, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+	result, err := runtime.Prune(ctx, req.CacheDir, prune.Policy{Tag: req.Tag.Name, Value: req.Tag.Value, MaxAge: maxAge})
+	return struct {
+		Removed int `json:"removed"`
+		InUse   int `json:"inUse"`
+		Failed  int `json:"failed"`
+	}{result.Removed, result.InUse, len(result.Failed)}, nil, err
 }

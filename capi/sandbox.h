@@ -153,4 +153,9 @@ SBX_REQUEST(sbx_file_close);
 // Request: session, path, recursive, force. Reply: {}.
 SBX_REQUEST(sbx_file_remove);
 
+// sbx_cache_prune removes the sessions that carry a tag and were last used at
+// least so long ago, unless they are in use. Request: cacheDir, tag {name,
+// value}, maxAgeMs. Reply: {removed, inUse, failed}, each a number of sessions.
+SBX_REQUEST(sbx_cache_prune);
+
 #endif

@@ -13,6 +13,7 @@ import (
 
 	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
 	"github.com/evelandhq/sandbox-bwrap/core/event"
+	"github.com/evelandhq/sandbox-bwrap/core/prune"
 	"github.com/evelandhq/sandbox-bwrap/core/spec"
 	"github.com/evelandhq/sandbox-bwrap/core/store"
 )
@@ -146,6 +147,15 @@ func (c *Client) forget(h *Handle) {
 	c.mu.Unlock()
 }
 
+// Prune removes the sessions of a cache directory that the policy lets go.
+func (r *Runtime) Prune(ctx context.Context, cacheDir string, policy prune.Policy) (prune.Result, error) {
+	st, err := r.store(cacheDir)
+	if err != nil {
+		return prune.Result{}, err
+	}
+	return prune.Apply(ctx, st, policy)
+}
+
 func (r *Runtime) store(cacheDir string) (*store.Store, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -171,6 +181,10 @@ func (r *Runtime) session(name sessionName, st *store.Store, ws *store.Workspace
 	defer r.mu.Unlock()
 	if s := r.sessions[name]; s != nil {
 		s.attach(c)
+		if ws.Strategy() != store.Existing {
+			// Removed behind our back and made anew: what was set died with it.
+			s.forgetPolicy()
+		}
 		return s
 	}
 	s := &Session{

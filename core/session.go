@@ -230,10 +230,14 @@ func (s *Session) delete(ctx context.Context) error {
 	if err := s.drop(ctx); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	s.explicitPolicy = ""
-	s.mu.Unlock()
+	s.forgetPolicy()
 	return nil
+}
+
+func (s *Session) forgetPolicy() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.explicitPolicy = ""
 }
 
 // errStopped is what calls get that a stop ended.

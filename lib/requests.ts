@@ -112,6 +112,15 @@ export interface Requests {
   readonly fileCommit: Call<OfFile>;
   readonly fileClose: Call<OfFile>;
   readonly fileRemove: Call<OfPath & { readonly recursive: boolean; readonly force: boolean }>;
+
+  readonly cachePrune: Call<
+    {
+      readonly cacheDir: string;
+      readonly tag: { readonly name: string; readonly value: string };
+      readonly maxAgeMs: number;
+    },
+    { readonly removed: number; readonly inUse: number; readonly failed: number }
+  >;
 }
 
 /** The name of a request. */

@@ -47,7 +47,7 @@ constexpr const char *kRequests[] = {
     "sbx_file_next",       "sbx_file_write",
     "sbx_file_create",     "sbx_file_append",
     "sbx_file_commit",     "sbx_file_close",
-    "sbx_file_remove",
+    "sbx_file_remove",     "sbx_cache_prune",
 #ifdef SBX_TEST_EXPORTS
     "sbx_test_echo",       "sbx_test_load",
     "sbx_test_aim",        "sbx_test_action",

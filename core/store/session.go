@@ -158,22 +158,33 @@ func fill(ctx context.Context, source, dir *os.File, template *TemplateRef) (tre
 // while anybody has a lease on it; ERR_ABORTED; an errno when the session is
 // gone, but not all of its files could be deleted.
 func (s *Store) DeleteSession(ctx context.Context, id string) error {
+	_, err := s.DeleteSessionIf(ctx, id, func(Entry) bool { return true })
+	return err
+}
+
+// DeleteSessionIf is DeleteSession for one of which expired, asked once nobody
+// can use the session any more, still says that it may go. It reports whether
+// there was such a session.
+func (s *Store) DeleteSessionIf(ctx context.Context, id string, expired func(Entry) bool) (bool, error) {
 	if err := s.check(opDelete); err != nil {
-		return err
+		return false, err
 	}
 	if !isSessionID(id) {
-		return errdefs.Invalid("sessionId", "is not the id of a session")
+		return false, errdefs.Invalid("sessionId", "is not the id of a session")
 	}
 	key, err := s.locks.Acquire(ctx, keyLock(KindSession, id), lease.Exclusive)
 	if err != nil {
-		return failed(ctx, opDelete, "lock the session", err)
+		return false, failed(ctx, opDelete, "lock the session", err)
 	}
 	held, err := s.locks.TryAcquire(leaseLock(KindSession, id), lease.Exclusive)
 	if err != nil {
 		if errors.Is(err, lease.ErrHeld) {
 			err = errdefs.New(errdefs.InUse, opDelete, "the session is in use")
 		}
-		return failed(ctx, opDelete, "lock the session", errors.Join(err, key.Release()))
+		return false, failed(ctx, opDelete, "lock the session", errors.Join(err, key.Release()))
+	}
+	if e, err := s.entry(id); err == nil && !expired(e) {
+		return false, failed(ctx, opDelete, "unlock the session", errors.Join(held.Release(), key.Release()))
 	}
 	trash, err := s.aside(KindSession, id)
 	if err == nil {
@@ -183,7 +194,7 @@ func (s *Store) DeleteSession(ctx context.Context, id string) error {
 		}
 	}
 	if err != nil {
-		return failed(ctx, opDelete, "remove the session", errors.Join(err, held.Release(), key.Release()))
+		return false, failed(ctx, opDelete, "remove the session", errors.Join(err, held.Release(), key.Release()))
 	}
 	// The lease's file before the key's: the key is what keeps a new session of
 	// the name from being made meanwhile.
@@ -191,5 +202,5 @@ func (s *Store) DeleteSession(ctx context.Context, id string) error {
 	if trash != "" {
 		err = errors.Join(err, s.removeTrash(ctx, KindSession, trash))
 	}
-	return failed(ctx, opDelete, "delete the session's files", err)
+	return trash != "", failed(ctx, opDelete, "delete the session's files", err)
 }
