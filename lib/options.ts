@@ -9,6 +9,8 @@ export const DEFAULT_RUN_TIMEOUT_MS = 600_000;
 export const DEFAULT_MAX_CONCURRENT_PROCESSES = 64;
 /** How much one `run()` may write unless `maxOutputBytes` says otherwise, in bytes. */
 export const DEFAULT_MAX_OUTPUT_BYTES = 16_777_216;
+/** How long the sandbox of a keyed tool call is kept unused unless `toolSessionMaxAgeMs` says otherwise, in milliseconds. */
+export const DEFAULT_TOOL_SESSION_MAX_AGE_MS = 7 * 24 * 60 * 60 * 1000;
 
 /**
  * Which network commands get: `"allow-all"` shares the host's, `"deny-all"` is
@@ -76,9 +78,33 @@ export interface Options {
 /** Checks a backend's options, once: nothing behind this looks at them with suspicion. */
 export function parseOptions(input: BwrapSandboxCreateOptions = {}): Options {
   const take = members(input, "createOptions");
+  const options = takeOptions(take);
+  take.nothingElse();
+  return options;
+}
+
+/** Options of a provider's environment, which are a backend's and these. */
+export interface EnvironmentOptions<Prepare> extends Options {
+  readonly prepare: Prepare | undefined;
+  readonly toolSessionMaxAgeMs: number | null;
+}
+
+/** Checks the options of a provider's environment; eve may give none. */
+export function parseEnvironmentOptions<Prepare>(input: unknown = {}): EnvironmentOptions<Prepare> {
+  const take = members(input, "options");
+  const options = {
+    ...takeOptions(take),
+    prepare: take("prepare", callback<Prepare>),
+    toolSessionMaxAgeMs: take("toolSessionMaxAgeMs", orNull(limit), DEFAULT_TOOL_SESSION_MAX_AGE_MS),
+  };
+  take.nothingElse();
+  return options;
+}
+
+function takeOptions(take: Take): Options {
   const cacheDir = take("cacheDir", absolutePath);
   const templateRevision = take("templateRevision", orNull(nonEmpty));
-  const options = {
+  return {
     env: take("env", variables) ?? {},
     networkPolicy: take("networkPolicy", networkPolicy) ?? "allow-all",
     hidePaths: take("hidePaths", absolutePaths) ?? [],
@@ -86,12 +112,10 @@ export function parseOptions(input: BwrapSandboxCreateOptions = {}): Options {
     runTimeoutMs: take("runTimeoutMs", orNull(limit), DEFAULT_RUN_TIMEOUT_MS),
     maxConcurrentProcesses: take("maxConcurrentProcesses", orNull(limit), DEFAULT_MAX_CONCURRENT_PROCESSES),
     maxOutputBytes: take("maxOutputBytes", orNull(limit), DEFAULT_MAX_OUTPUT_BYTES),
-    onEvent: take("onEvent", callback),
+    onEvent: take("onEvent", callback<BwrapSandboxEventSink>),
     ...(cacheDir !== undefined && { cacheDir }),
     ...(typeof templateRevision === "string" && { templateRevision }),
   };
-  take.nothingElse();
-  return options;
 }
 
 /** Checks the input of `createBwrapSandboxBackend` and returns the options in it. */
@@ -107,9 +131,9 @@ export function parseBackendInput(input: CreateBwrapSandboxBackendInput = {}): B
   return options;
 }
 
-/** Checks the options of `use()`; `undefined` leaves the policy as it is. */
-export function parseUseOptions(input: BwrapSandboxUseOptions = {}): BwrapNetworkPolicy | undefined {
-  const take = members(input, "use");
+/** Checks the options of `use()` or `open()`; `undefined` leaves the policy as it is. */
+export function parseUseOptions(input: BwrapSandboxUseOptions = {}, field = "use"): BwrapNetworkPolicy | undefined {
+  const take = members(input, field);
   const policy = take("networkPolicy", networkPolicy);
   take.nothingElse();
   return policy;
@@ -197,7 +221,7 @@ function absolutePaths(value: unknown, field: string): readonly string[] {
   return value.map((path, index) => absolutePath(path, `${field}[${index}]`));
 }
 
-function callback(value: unknown, field: string): BwrapSandboxEventSink {
+function callback<Callback>(value: unknown, field: string): Callback {
   if (typeof value !== "function") throw invalid(field, "must be a function");
-  return value as BwrapSandboxEventSink;
+  return value as Callback;
 }

@@ -78,6 +78,7 @@ export interface Requests {
       readonly templateRevision?: string;
       readonly networkPolicy: string;
       readonly tags?: Tags;
+      readonly existingOnly?: boolean;
       readonly events?: boolean;
     },
     { readonly session: number; readonly sessionId: string; readonly strategy: string }

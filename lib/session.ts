@@ -82,15 +82,13 @@ export interface SandboxRemoveOptions extends SandboxPathOptions {
 }
 
 /**
- * A durable workspace and the commands in it. All members are the object's own
- * and use no `this`: a copy by spread works as well.
+ * What can be done in a session. All members are the object's own and use no
+ * `this`: a copy by spread works as well.
  *
  * A signal that is aborted beforehand rejects with its reason, and nothing
  * happens. File operations reject with POSIX names as `code`.
  */
-export interface SandboxSession {
-  /** The key that eve gave the session; of a template being built, the template's. */
-  readonly id: string;
+export interface SandboxOperations {
   /** Returns the absolute path that a relative one stands for; absolute paths stay as they are. */
   resolvePath(path: string): string;
   /**
@@ -122,15 +120,21 @@ export interface SandboxSession {
   setNetworkPolicy(policy: BwrapNetworkPolicy): Promise<void>;
 }
 
-/** Makes the object for an open session. */
-export function createSession(
+/** A durable workspace and the commands in it. */
+export interface SandboxSession extends SandboxOperations {
+  /** The key that eve gave the session; of a template being built, the template's. */
+  readonly id: string;
+}
+
+/** Makes the operations of an open session. Once `isClosed` says so they reject with `ERR_CLOSED`. */
+export function createOperations(
   environment: Environment,
   session: OpenSession,
-  id: string,
   options: Options,
-): SandboxSession {
+  isClosed: () => boolean = () => session.closed,
+): SandboxOperations {
   const handle = (): number => {
-    if (session.closed) throw new SandboxError("ERR_CLOSED", "the session was closed");
+    if (isClosed()) throw new SandboxError("ERR_CLOSED", "the session was closed");
     return session.handle;
   };
   const place = ({ path }: SandboxPathOptions) => ({ session: handle(), path: resolvePath(path) });
@@ -201,10 +205,9 @@ export function createSession(
   }
 
   return {
-    id,
     resolvePath: (path) => resolvePath(path),
     run,
-    spawn: spawn as SandboxSession["spawn"],
+    spawn: spawn as SandboxOperations["spawn"],
     readFile,
     readBinaryFile,
     readTextFile,

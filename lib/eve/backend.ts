@@ -1,7 +1,4 @@
-import { join, resolve } from "node:path";
-
 import type { Environment, OpenSession } from "../environment.ts";
-import { SandboxError } from "../errors.ts";
 import {
   type BwrapSandboxCreateOptions,
   type BwrapSandboxUseOptions,
@@ -9,13 +6,13 @@ import {
   parseOptions,
   parseUseOptions,
 } from "../options.ts";
-import type { SandboxShape } from "../requests.ts";
-import { createSession, type SandboxSession } from "../session.ts";
+import { createOperations, type SandboxSession } from "../session.ts";
 import { bootstrapSession } from "./bootstrap.ts";
 import { templateNotProvisioned } from "./errors.ts";
+import { BWRAP_BACKEND_NAME, closeSession, deleteSession, isCode, opening, stopSession } from "./opening.ts";
+import { buildTemplate, type TemplateFile, writeTemplateFiles } from "./template.ts";
 
-/** The backend's name: part of eve's keys, so it never changes. */
-export const BWRAP_BACKEND_NAME = "bwrap";
+export { BWRAP_BACKEND_NAME };
 
 /**
  * Opens the session inside `bootstrap` or `onSession`, with options applied
@@ -25,10 +22,7 @@ export const BWRAP_BACKEND_NAME = "bwrap";
 export type BwrapSandboxUse = (options?: BwrapSandboxUseOptions | Record<string, never>) => Promise<SandboxSession>;
 
 /** One file that eve wants in a template; `$HOME/` begins the sandbox's home. */
-export interface BwrapSeedFile {
-  readonly path: string;
-  readonly content: string | Uint8Array;
-}
+export type BwrapSeedFile = TemplateFile;
 
 /** What eve asks with to have a template built. */
 export interface BwrapPrewarmInput {
@@ -110,15 +104,19 @@ async function create(
   input: BwrapCreateInput,
 ): Promise<BwrapSandboxHandle> {
   const { sessionKey, templateKey, tags, runtimeContext } = input;
-  const request = { ...shared(options, runtimeContext.appRoot), sessionKey, templateKey, ...(tags && { tags }) };
+  const request = { ...opening(options, runtimeContext), sessionKey, templateKey, ...(tags && { tags }) };
   const { ok } = await environment.call("create", request).catch((error: unknown) => {
-    throw templateKey !== null && isCode(error, "ERR_TEMPLATE_NOT_FOUND")
-      ? templateNotProvisioned(BWRAP_BACKEND_NAME, templateKey, error)
-      : error;
+    if (templateKey === null || !isCode(error, "ERR_TEMPLATE_NOT_FOUND")) throw error;
+    throw templateNotProvisioned({
+      kind: "backend",
+      name: BWRAP_BACKEND_NAME,
+      templateKey,
+      remedy: "start the server with `eve start`, which builds it",
+      cause: error,
+    });
   });
   const open = environment.adopt(ok.session, options.onEvent);
-  const session = createSession(environment, open, sessionKey, options);
-  return sessionHandle(environment, open, session);
+  return sessionHandle(environment, open, { id: sessionKey, ...createOperations(environment, open, options) });
 }
 
 function sessionHandle(environment: Environment, open: OpenSession, session: SandboxSession): BwrapSandboxHandle {
@@ -128,61 +126,27 @@ function sessionHandle(environment: Environment, open: OpenSession, session: San
     async captureState() {
       return { backendName: BWRAP_BACKEND_NAME, metadata: {}, sessionKey: session.id };
     },
-    async stop() {
-      if (!open.closed) await environment.call("sessionStop", { session: open.handle });
-    },
-    async shutdown() {
-      if (open.closed) return;
-      // At once, so that a second shutdown does not meet a number that is gone;
-      // events of the clean-up still find their sink.
-      open.closed = true;
-      try {
-        await environment.call("sessionClose", { session: open.handle });
-      } finally {
-        environment.forget(open);
-      }
-    },
-    async delete({ abortSignal } = {}) {
-      if (open.closed) throw new SandboxError("ERR_CLOSED", "the session was closed", { op: "delete" });
-      await environment.call("sessionDelete", { session: open.handle }, { signal: abortSignal });
-    },
+    stop: () => stopSession(environment, open),
+    shutdown: () => closeSession(environment, open),
+    delete: ({ abortSignal } = {}) => deleteSession(environment, open, abortSignal),
   };
 }
 
 async function prewarm(
   environment: Environment,
   options: Options,
-  input: BwrapPrewarmInput,
+  { templateKey, bootstrap, log, seedFiles, runtimeContext }: BwrapPrewarmInput,
 ): Promise<{ reused: boolean }> {
-  const { templateKey, bootstrap, log, seedFiles, runtimeContext } = input;
-  const { ok } = await environment.call("prewarmBegin", { ...shared(options, runtimeContext.appRoot), templateKey });
-  if (ok.reused) return { reused: true };
-
-  const open = environment.adopt(ok.session, options.onEvent);
-  const session = createSession(environment, open, templateKey, options);
-  try {
-    if (seedFiles.length > 0) log?.(`write ${seedFiles.length} seed files`);
-    for (const { path, content } of seedFiles) await writeSeed(session, path, content);
-    await bootstrap?.({ use: useSession(bootstrapSession(session, log)) });
-    // The author may have kept the session: from here on it is nobody's.
-    open.closed = true;
-    await environment.call("prewarmCommit", { session: open.handle });
-  } catch (error) {
-    open.closed = true;
-    // The template is not published either way; the first failure is the one to tell.
-    await environment.call("prewarmAbort", { session: open.handle }).catch(() => {});
-    throw error;
-  } finally {
-    environment.forget(open);
-  }
-  return { reused: false };
-}
-
-async function writeSeed(session: SandboxSession, seedPath: string, content: string | Uint8Array): Promise<void> {
-  // The home is the workspace.
-  const path = seedPath.replace(/^\$HOME(?=\/|$)/, session.resolvePath(""));
-  if (typeof content === "string") await session.writeTextFile({ path, content });
-  else await session.writeBinaryFile({ path, content });
+  return await buildTemplate(environment, options, {
+    project: runtimeContext,
+    templateKey,
+    async build(staging) {
+      const session = { id: templateKey, ...createOperations(environment, staging, options) };
+      if (seedFiles.length > 0) log?.(`write ${seedFiles.length} seed files`);
+      await writeTemplateFiles(session, seedFiles);
+      await bootstrap?.({ use: useSession(bootstrapSession(session, { name: "bootstrap", log })) });
+    },
+  });
 }
 
 function useSession(session: SandboxSession): BwrapSandboxUse {
@@ -191,28 +155,4 @@ function useSession(session: SandboxSession): BwrapSandboxUse {
     if (policy !== undefined) await session.setNetworkPolicy(policy);
     return session;
   };
-}
-
-/** What `create` and `prewarmBegin` have in common. */
-function shared(options: Options, appRoot: string) {
-  const { templateRevision } = options;
-  const sandbox: SandboxShape = {
-    cacheDir: options.cacheDir ?? join(appRoot, ".eve", "sandbox-cache", "bwrap"),
-    appRoot: resolve(appRoot),
-    bwrapPath: options.bwrapPath,
-    hidePaths: options.hidePaths,
-    path: process.env["PATH"] ?? "",
-    nodePath: process.execPath,
-  };
-  return {
-    sandbox,
-    networkPolicy: options.networkPolicy,
-    ...(templateRevision !== undefined && { templateRevision }),
-    ...(options.onEvent && { events: true }),
-  };
-}
-
-// By the member: the error may be of another copy's class.
-function isCode(error: unknown, code: string): boolean {
-  return error instanceof Error && "code" in error && error.code === code;
 }

@@ -55,6 +55,7 @@ const names: readonly RequestName[] = [
   "fileCommit",
   "fileClose",
   "fileRemove",
+  "cachePrune",
 ];
 
 /**

@@ -4,11 +4,11 @@ import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 
 import { parseOptions } from "../../lib/options.ts";
-import { createSession, type SandboxSession } from "../../lib/session.ts";
+import { createOperations, type SandboxOperations } from "../../lib/session.ts";
 import { bytes, countedSignal, done, type Fake, fakeNative, readAll } from "./fake.ts";
 
-function sessionOf(fake: Fake): SandboxSession {
-  return createSession(fake.environment, fake.environment.adopt(7, undefined), "key", parseOptions());
+function sessionOf(fake: Fake): SandboxOperations {
+  return createOperations(fake.environment, fake.environment.adopt(7, undefined), parseOptions());
 }
 
 const turn = () => new Promise(setImmediate);

@@ -3,11 +3,11 @@ import { test } from "node:test";
 
 import { SandboxError } from "../../lib/errors.ts";
 import { type BwrapSandboxCreateOptions, parseOptions } from "../../lib/options.ts";
-import { createSession, type SandboxSession } from "../../lib/session.ts";
+import { createOperations, type SandboxOperations } from "../../lib/session.ts";
 import { bytes, countedSignal, done, type Fake, fakeNative, readAll } from "./fake.ts";
 
-function sessionOf(fake: Fake, options?: BwrapSandboxCreateOptions): SandboxSession {
-  return createSession(fake.environment, fake.environment.adopt(7, undefined), "key", parseOptions(options));
+function sessionOf(fake: Fake, options?: BwrapSandboxCreateOptions): SandboxOperations {
+  return createOperations(fake.environment, fake.environment.adopt(7, undefined), parseOptions(options));
 }
 
 const ran = { exitCode: 0, stdoutBytes: 0, stderrBytes: 0, durationMs: 1 };
@@ -26,7 +26,6 @@ test("session: every member is its own and needs no this", async () => {
   const session = sessionOf(fake);
   assert.equal(Object.getPrototypeOf(session), Object.prototype);
   assert.deepEqual(Object.keys(session).toSorted(), [
-    "id",
     "readBinaryFile",
     "readFile",
     "readTextFile",
@@ -40,7 +39,6 @@ test("session: every member is its own and needs no this", async () => {
     "writeTextFile",
   ]);
   const { run, readTextFile, resolvePath, id } = { ...session };
-  assert.equal(id, "key");
   assert.equal(resolvePath("a"), "/workspace/a");
   assert.equal((await run({ command: "true" })).exitCode, 0);
   assert.equal(await readTextFile({ path: "a" }), null);
@@ -251,7 +249,7 @@ test("abort: every method refuses a signal that is aborted beforehand", async ()
 test("session: closed, it refuses everything without asking the core", async () => {
   const fake = fakeNative();
   const open = fake.environment.adopt(7, undefined);
-  const session = createSession(fake.environment, open, "key", parseOptions());
+  const session = createOperations(fake.environment, open, parseOptions());
   fake.environment.forget(open);
   for (const call of [
     session.run({ command: "x" }),
