@@ -113,11 +113,13 @@ function findAddon(): string {
       if (existsSync(path)) return path;
     }
   }
-  throw new SandboxError("ERR_UNAVAILABLE", `the native addon of ${packageName} is not to be found from ${here}`, {
-    remedy:
-      `keep ${packageName} out of the bundle with build.externalDependencies: ["${packageName}"] in defineAgent(), ` +
-      "or set SANDBOX_BWRAP_NATIVE to its sandbox.node",
-  });
+  // In the message itself: eve shows nothing else.
+  const external = `build.externalDependencies: ["${packageName}"] in defineAgent()`;
+  throw new SandboxError(
+    "ERR_UNAVAILABLE",
+    `the native addon of ${packageName} is not to be found: keep the package out of the bundle with ${external}`,
+    { detail: `looked from ${here}`, remedy: `add ${external}, or set SANDBOX_BWRAP_NATIVE to its sandbox.node` },
+  );
 }
 
 function packageRoot(from: string): string | undefined {

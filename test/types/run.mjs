@@ -1,5 +1,6 @@
-// Compiles backend.ts against the types of every eve release in package.json, and
-// lets each of them look at our error for a missing template. Installs them first.
+// Compiles backend.ts or provider.ts against the types of every eve release in
+// package.json, whichever it knows, and lets each of them look at our error for a
+// missing template. Installs them first.
 import { execFileSync } from "node:child_process";
 import { readFile, writeFile, mkdir } from "node:fs/promises";
 import { join, relative } from "node:path";
@@ -33,8 +34,10 @@ const failed = [];
 
 await mkdir(out, { recursive: true });
 for (const release of releases) {
+  const generation = Number(release.split(".")[1]) < 64 ? "backend" : "provider";
   const config = join(out, `${release}.json`);
   const from = (path) => relative(out, join(root, path));
+  const eve = `test/types/node_modules/${release}/dist/src`;
   await writeFile(
     config,
     JSON.stringify({
@@ -48,19 +51,26 @@ for (const release of releases) {
         exactOptionalPropertyTypes: false,
         typeRoots: [from("node_modules/@types")],
         paths: {
-          "eve/sandbox": [from(`test/types/node_modules/${release}/dist/src/public/sandbox/index.d.ts`)],
+          "eve/sandbox": [from(`${eve}/public/sandbox/index.d.ts`)],
+          "eve/sandbox/provider": [from(`${eve}/public/sandbox/provider.d.ts`)],
           "@evelandhq/sandbox-bwrap": [from("dist/index.d.ts")],
+          "@evelandhq/sandbox-bwrap/provider": [from("dist/eve/provider/index.d.ts")],
         },
       },
       include: [],
-      files: [from("test/types/backend.ts")],
+      files: [from(`test/types/${generation}.ts`)],
     }),
   );
-  const { SandboxTemplateNotProvisionedError } = await import(`${release}/sandbox`);
-  const recognised = SandboxTemplateNotProvisionedError.is(templateNotProvisioned("bwrap", "key", new Error("cause")));
+  // From 0.64 it is exported nowhere.
+  const { SandboxTemplateNotProvisionedError } = await (generation === "backend"
+    ? import(`${release}/sandbox`)
+    : import(join(root, eve, "shared/sandbox-template-error.js")));
+  const error = templateNotProvisioned({ kind: generation, name: "bwrap", templateKey: "key", remedy: "build it" });
+  const recognised = SandboxTemplateNotProvisionedError.is(error);
   const compiled = tsc(config);
   console.log(
-    `${release}: types ${compiled ? "fit" : "do not fit"}, error ${recognised ? "recognised" : "not recognised"}`,
+    `${release}: types of the ${generation} ${compiled ? "fit" : "do not fit"}, ` +
+      `error ${recognised ? "recognised" : "not recognised"}`,
   );
   if (!compiled || !recognised) failed.push(release);
 }

@@ -38,7 +38,7 @@ test("session: every member is its own and needs no this", async () => {
     "writeFile",
     "writeTextFile",
   ]);
-  const { run, readTextFile, resolvePath, id } = { ...session };
+  const { run, readTextFile, resolvePath } = { ...session };
   assert.equal(resolvePath("a"), "/workspace/a");
   assert.equal((await run({ command: "true" })).exitCode, 0);
   assert.equal(await readTextFile({ path: "a" }), null);
