@@ -63,6 +63,7 @@ export type { SandboxProcess, WritableSandboxProcess } from "./process.ts";
 export type {
   SandboxCommandOptions,
   SandboxCommandResult,
+  SandboxOperations,
   SandboxPathOptions,
   SandboxReadTextOptions,
   SandboxRemoveOptions,

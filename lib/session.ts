@@ -126,15 +126,10 @@ export interface SandboxSession extends SandboxOperations {
   readonly id: string;
 }
 
-/** Makes the operations of an open session. Once `isClosed` says so they reject with `ERR_CLOSED`. */
-export function createOperations(
-  environment: Environment,
-  session: OpenSession,
-  options: Options,
-  isClosed: () => boolean = () => session.closed,
-): SandboxOperations {
+/** Makes the operations of an open session. Once it is closed they reject with `ERR_CLOSED`. */
+export function createOperations(environment: Environment, session: OpenSession, options: Options): SandboxOperations {
   const handle = (): number => {
-    if (isClosed()) throw new SandboxError("ERR_CLOSED", "the session was closed");
+    if (session.closed) throw new SandboxError("ERR_CLOSED", "the session was closed");
     return session.handle;
   };
   const place = ({ path }: SandboxPathOptions) => ({ session: handle(), path: resolvePath(path) });

@@ -2,7 +2,7 @@ import type {
   BwrapSandboxCreateOptions,
   BwrapSandboxUseOptions,
   BwrapSeedFile,
-  SandboxSession,
+  SandboxOperations,
 } from "../../lib/index.ts";
 
 /** What a suite opens sessions through: one of our ways into eve, with its options applied. */
@@ -16,7 +16,7 @@ export interface Adapter {
 export interface TemplateInput {
   readonly key: string;
   readonly seeds?: readonly BwrapSeedFile[];
-  readonly bootstrap?: (session: SandboxSession) => void | Promise<void>;
+  readonly bootstrap?: (session: SandboxOperations) => void | Promise<void>;
 }
 
 export interface SessionInput {
@@ -28,8 +28,8 @@ export interface SessionInput {
 
 /** An open session and what its owner can do with it. */
 export interface Opened {
-  readonly session: SandboxSession;
-  use(options?: BwrapSandboxUseOptions): Promise<SandboxSession>;
+  readonly session: SandboxOperations;
+  use(options?: BwrapSandboxUseOptions): Promise<SandboxOperations>;
   stop(): Promise<void>;
   shutdown(): Promise<void>;
   delete(): Promise<void>;
@@ -42,6 +42,12 @@ export interface AdapterOptions extends BwrapSandboxCreateOptions {
 
 /** Makes adapters. */
 export interface Factory {
+  /** The tags that a session's events carry. */
+  tagsOf(input: SessionInput): Readonly<Record<string, string>>;
+  /** What eve knows a missing template's error by. */
+  missing(templateKey: string): Readonly<Record<string, string>>;
+  /** Cases that are not true here, by name, each with the reason. */
+  readonly except?: Readonly<Record<string, string>>;
   /** The module that exports this factory as its default, for processes that a test starts. */
   readonly module: string;
   make(options: AdapterOptions): Adapter;

@@ -6,6 +6,8 @@ import type { Factory } from "./adapter.ts";
 /** The backend object of eve 0.27 to 0.63. */
 const backend: Factory = {
   module: import.meta.url,
+  tagsOf: ({ tags }) => tags ?? {},
+  missing: (templateKey) => ({ backendName: "bwrap", templateKey }),
   make(options) {
     const made = bwrap(options);
     const runtimeContext = { appRoot: dirname(options.cacheDir) };

@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
 
-import type { BwrapSandboxCreateOptions, BwrapSandboxEvent, SandboxSession } from "../../lib/index.ts";
+import type { BwrapSandboxCreateOptions, BwrapSandboxEvent, SandboxOperations } from "../../lib/index.ts";
 import type { Adapter, Factory, Opened, SessionInput } from "./adapter.ts";
 import { sandboxProcesses, until } from "./host.ts";
 
@@ -20,7 +20,7 @@ export interface Place {
   /** Opens a session, by default always the same one. */
   open(options?: BwrapSandboxCreateOptions, input?: Partial<SessionInput>): Promise<Opened>;
   /** The same, when only the session matters. */
-  session(options?: BwrapSandboxCreateOptions): Promise<SandboxSession>;
+  session(options?: BwrapSandboxCreateOptions): Promise<SandboxOperations>;
   /** An `onEvent` and what it has received. */
   watch(): { readonly onEvent: (event: BwrapSandboxEvent) => void; readonly events: BwrapSandboxEvent[] };
   /** Runs when the case is over, the last first. */
@@ -102,7 +102,7 @@ export async function textOf(stream: ReadableStream<Uint8Array>): Promise<string
 }
 
 /** Runs a command that has to succeed, and returns what it wrote to stdout. */
-export async function output(session: SandboxSession, command: string): Promise<string> {
+export async function output(session: SandboxOperations, command: string): Promise<string> {
   const result = await session.run({ command });
   assert.equal(result.exitCode, 0, `${command}\n${result.stdout}${result.stderr}`);
   return result.stdout;

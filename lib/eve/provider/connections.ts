@@ -46,7 +46,7 @@ export function connectionProvider(
   // Never with `prepare`: eve keeps it to itself and runs it in `populate`.
   const options: Options = parseEnvironmentOptions<never>(input);
   const sessions = createSessions(connect, options, failuresOf(errors));
-  const connection = (open: OpenSession) => createConnection(connect(), open, options);
+  const links = new WeakMap<OpenSession, number>();
   return {
     toolSessions: true,
     async prepare(context) {
@@ -64,10 +64,12 @@ export function connectionProvider(
         networkPolicy,
         ...(ofTool && { tags: { [toolSession.name]: toolSession.value } }),
       });
-      return { connection: connection(opened), state: stateOf(sessionName(id)) };
+      const close = ofTool ? lastLink(links, connect(), opened) : undefined;
+      return { connection: createConnection(connect(), opened, options, close), state: stateOf(sessionName(id)) };
     },
     async resume(context, _artifact, state) {
-      return connection(await sessions.attach(project(context), nameOf(state)));
+      const opened = await sessions.attach(project(context), nameOf(state));
+      return createConnection(connect(), opened, options);
     },
     async onSessionEnd(context, state, { abortSignal }) {
       // Nothing is on record where a step failed before it was written down.
@@ -119,9 +121,13 @@ async function pruneToolSessions(environment: Environment, options: Options, whe
 }
 
 /** Makes a link to an open sandbox; others may lead to the same one. */
-export function createConnection(environment: Environment, open: OpenSession, options: Options): BwrapConnection {
-  let closed = false;
-  const session = createOperations(environment, open, options, () => closed || open.closed);
+function createConnection(
+  environment: Environment,
+  open: OpenSession,
+  options: Options,
+  close: () => Promise<void> = async () => {},
+): BwrapConnection {
+  const session = createOperations(environment, open, options);
   return {
     spawn: (call) => session.spawn(call),
     readFile: (call) => session.readFile(call),
@@ -131,11 +137,25 @@ export function createConnection(environment: Environment, open: OpenSession, op
     },
     removePath: (call) => session.removePath(call),
     stop: () => stopSession(environment, open),
-    async close() {
-      // Nothing is held for one link: the sandbox belongs to all that lead to it.
-      closed = true;
-    },
+    close,
     extensions: { setNetworkPolicy: session.setNetworkPolicy },
+  };
+}
+
+/**
+ * Returns what lets go of a keyed call's sandbox. eve stops such a sandbox never,
+ * and while it lives it cannot be removed: with this process's last link to it
+ * its commands end. Its files stay.
+ */
+function lastLink(links: WeakMap<OpenSession, number>, environment: Environment, open: OpenSession) {
+  let held = true;
+  links.set(open, (links.get(open) ?? 0) + 1);
+  return async () => {
+    if (!held) return;
+    held = false;
+    const left = (links.get(open) ?? 0) - 1;
+    links.set(open, left);
+    if (left === 0) await stopSession(environment, open);
   };
 }
 

@@ -42,9 +42,14 @@ function checkPairs(events: readonly BwrapSandboxEvent[]): void {
 }
 
 export const events: Cases = {
-  "a run: the sandbox starts, the command starts and finishes, with counts and code": async ({ open, watch }) => {
+  "a run: the sandbox starts, the command starts and finishes, with counts and code": async ({
+    open,
+    watch,
+    factory,
+  }) => {
     const { events, onEvent } = watch();
-    const { session, stop } = await open({ onEvent }, { tags: { agent: "a", sessionId: "s" } });
+    const input = { key: "tagged", tags: { agent: "a", sessionId: "s" } };
+    const { session, stop } = await open({ onEvent }, input);
     await session.run({ command: "echo out; printf error >&2; exit 3" });
     await arrived(events, 1);
     assert.deepEqual(
@@ -61,7 +66,7 @@ export const events: Cases = {
     await stop();
     await arrived(events, 2);
     await until("the clean-up is told", () => events.at(-1)?.type === "cleanup.completed");
-    for (const event of events) assert.deepEqual(event.tags, { agent: "a", sessionId: "s" });
+    for (const event of events) assert.deepEqual(event.tags, factory.tagsOf(input));
     assert.equal(new Set(events.map((event) => event.generationId)).size, 1);
     checkPairs(events);
   },

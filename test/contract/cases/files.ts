@@ -3,7 +3,7 @@ import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "nod
 import { join } from "node:path";
 import { setTimeout } from "node:timers/promises";
 
-import type { SandboxSession } from "../../../lib/index.ts";
+import type { SandboxOperations } from "../../../lib/index.ts";
 import { within } from "../host.ts";
 import { bytesOf, code, listTmp, output, type Place, quote, same, textOf } from "../place.ts";
 import type { Cases } from "../suite.ts";
@@ -11,7 +11,7 @@ import type { Cases } from "../suite.ts";
 const isRoot = process.getuid!() === 0;
 
 /** All three readers of one path; none may take its time. */
-function readers({ readFile, readBinaryFile, readTextFile }: SandboxSession) {
+function readers({ readFile, readBinaryFile, readTextFile }: SandboxOperations) {
   const soon = <T>(path: string, promise: Promise<T>) => within(10_000, `reading ${path}`, promise);
   return {
     readFile: async (path: string) => {
@@ -27,7 +27,7 @@ function readers({ readFile, readBinaryFile, readTextFile }: SandboxSession) {
 }
 
 /** All three writers. */
-function writers({ writeFile, writeBinaryFile, writeTextFile }: SandboxSession) {
+function writers({ writeFile, writeBinaryFile, writeTextFile }: SandboxOperations) {
   const soon = (path: string, promise: Promise<void>) => within(10_000, `writing ${path}`, promise);
   return {
     writeFile: (path: string, text: string) => soon(path, writeFile({ path, content: streamOf(Buffer.from(text)) })),
@@ -50,7 +50,7 @@ function streamOf(...chunks: readonly unknown[]): ReadableStream<Uint8Array> {
 }
 
 /** What every reader says about some paths. */
-async function expectReads(session: SandboxSession, cases: Readonly<Record<string, string | null | RegExp>>) {
+async function expectReads(session: SandboxOperations, cases: Readonly<Record<string, string | null | RegExp>>) {
   for (const [path, expected] of Object.entries(cases)) {
     for (const [name, read] of Object.entries(readers(session))) {
       if (expected instanceof RegExp) {
@@ -380,8 +380,8 @@ export const files: Cases = {
       { endLine: NaN },
     ];
     for (const range of invalid) {
-      await assert.rejects(readTextFile({ path: "lines", ...range }), RangeError);
-      await assert.rejects(readTextFile({ path: "missing", ...range }), RangeError);
+      await assert.rejects(readTextFile({ path: "lines", ...range }), /^\w*Error: (start|end)Line/);
+      await assert.rejects(readTextFile({ path: "missing", ...range }), /^\w*Error: (start|end)Line/);
     }
     assert.equal(await readTextFile({ path: "missing", startLine: 1 }), null);
   },
@@ -397,11 +397,8 @@ export const files: Cases = {
     await writeTextFile({ path: "euro", content: "€\u{1f600}" });
     assert.equal((await readBinaryFile({ path: "euro" }))!.byteLength, 7);
     assert.equal(await readTextFile({ path: "euro" }), "€\u{1f600}");
-    await assert.rejects(readTextFile({ path: "euro", encoding: "klingon" }), code("ERR_INVALID_ARGUMENT"));
-    await assert.rejects(
-      writeTextFile({ path: "euro", content: "", encoding: "klingon" }),
-      code("ERR_INVALID_ARGUMENT"),
-    );
+    await assert.rejects(readTextFile({ path: "euro", encoding: "klingon" }), /klingon/);
+    await assert.rejects(writeTextFile({ path: "euro", content: "", encoding: "klingon" }), /klingon/);
   },
 
   "names with spaces, dashes, newlines and every other letter": async ({ session }) => {

@@ -6,7 +6,7 @@ import { createServer } from "node:net";
 import { homedir } from "node:os";
 import { join } from "node:path";
 
-import type { SandboxSession } from "../../../lib/index.ts";
+import type { SandboxOperations } from "../../../lib/index.ts";
 import { nap, processes, program, sandboxProcesses, until } from "../host.ts";
 import { listTmp, output, quote } from "../place.ts";
 import type { Cases } from "../suite.ts";
@@ -14,7 +14,7 @@ import type { Cases } from "../suite.ts";
 const isRoot = process.getuid!() === 0;
 
 /** Runs commands that the sandbox has to refuse. */
-async function refuses(session: SandboxSession, commands: readonly string[]): Promise<void> {
+async function refuses(session: SandboxOperations, commands: readonly string[]): Promise<void> {
   for (const command of commands) {
     const { exitCode, stdout, stderr } = await session.run({ command });
     assert.notEqual(exitCode, 0, `${command}\n${stdout}${stderr}`);

@@ -5,7 +5,7 @@ import { existsSync, readdirSync } from "node:fs";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 
-import type { SandboxSession } from "../../../lib/index.ts";
+import type { SandboxOperations } from "../../../lib/index.ts";
 import { nap, program, sandboxProcesses, until, within } from "../host.ts";
 import { code, listTmp, output, type Place, quote, textOf } from "../place.ts";
 import type { Cases } from "../suite.ts";
@@ -349,13 +349,13 @@ async function serveOutside(): Promise<number> {
   return (server.address() as AddressInfo).port;
 }
 
-async function reachesHost(session: SandboxSession, port: number): Promise<boolean> {
+async function reachesHost(session: SandboxOperations, port: number): Promise<boolean> {
   const { exitCode } = await session.run({ command: `exec 3<>/dev/tcp/127.0.0.1/${port}` });
   return exitCode === 0;
 }
 
 /** Leaves a server in the background of the sandbox and resolves to its port. */
-async function serveInside(session: SandboxSession): Promise<string> {
+async function serveInside(session: SandboxOperations): Promise<string> {
   await session.writeTextFile({
     path: "server.cjs",
     content: `const server = require("node:http").createServer((_, response) => response.end("pong"));
@@ -368,7 +368,7 @@ async function serveInside(session: SandboxSession): Promise<string> {
   return port!;
 }
 
-async function fetchInside(session: SandboxSession, port: string): Promise<string | undefined> {
+async function fetchInside(session: SandboxOperations, port: string): Promise<string | undefined> {
   const request = String.raw`exec 3<>/dev/tcp/127.0.0.1/${port} && printf 'GET / HTTP/1.0\r\n\r\n' >&3 && cat <&3`;
   return (await output(session, request)).split("\r\n\r\n")[1];
 }

@@ -4,7 +4,7 @@ import { setTimeout } from "node:timers/promises";
 import v8 from "node:v8";
 import vm from "node:vm";
 
-import type { SandboxSession } from "../../../lib/index.ts";
+import type { SandboxOperations } from "../../../lib/index.ts";
 import { descriptors, nap, until, within } from "../host.ts";
 import { bytesOf, code, output, same, textOf } from "../place.ts";
 import type { Cases } from "../suite.ts";
@@ -277,6 +277,6 @@ export const spawn: Cases = {
 };
 
 /** Starts a command and keeps nothing of it, not even in a frame of the caller. */
-async function dropped(session: SandboxSession, command: string): Promise<void> {
+async function dropped(session: SandboxOperations, command: string): Promise<void> {
   await session.spawn({ command });
 }
