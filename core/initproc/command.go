@@ -198,6 +198,11 @@ func (s *server) discard(id uint64, stream int) {
 // sweep forgets exited commands of which nothing is left, once enough have come
 // together: looking costs a walk through all processes.
 func (s *server) sweep() {
+	// Two at once would close a mark twice, the second time somebody else's descriptor.
+	if !s.sweeping.TryLock() {
+		return
+	}
+	defer s.sweeping.Unlock()
 	const least = 32
 	var exited []*command
 	s.mu.Lock()
@@ -218,12 +223,7 @@ func (s *server) sweep() {
 	defer s.mu.Unlock()
 	left := 0
 	for _, c := range exited {
-		for i, fd := range c.streams {
-			if fd >= 0 && hungUp(fd) {
-				_ = unix.Close(fd)
-				c.streams[i] = -1
-			}
-		}
+		c.closeHungUp()
 		if alive[c.mark.inode] || c.streams != [2]int{-1, -1} {
 			left++
 			continue
@@ -232,6 +232,17 @@ func (s *server) sweep() {
 		delete(s.commands, c.id)
 	}
 	s.sweepAt = 2 * left
+}
+
+// closeHungUp closes the streams that nobody writes to any more: they have done
+// what they were kept for, whether or not the supervisor has read to the end.
+func (c *command) closeHungUp() {
+	for i, fd := range c.streams {
+		if fd >= 0 && hungUp(fd) {
+			_ = unix.Close(fd)
+			c.streams[i] = -1
+		}
+	}
 }
 
 // hungUp tells whether nobody is left who could write to the pipe.

@@ -31,6 +31,9 @@ type server struct {
 	// opener is the process id of the living opener, or 0. Guarded by forking.
 	opener int
 
+	// sweeping is held while exited commands are forgotten. Taken before mu.
+	sweeping sync.Mutex
+
 	// mu guards the fields below it. It is never held around a system call that
 	// can block.
 	mu sync.Mutex

@@ -25,7 +25,8 @@ const (
 // stream is the reading end of a command's stdout or stderr. It is pulled:
 // nothing is read ahead, so a slow reader makes the command wait.
 type stream struct {
-	// gone is called once, without mu, when nobody reads any more.
+	// gone is called once, without mu, when nobody reads any more although there
+	// may still be something. At the end of the pipe it is not: nobody writes there.
 	gone func()
 
 	// mu guards the fields below it.
@@ -46,6 +47,9 @@ func newStream(file *os.File, gone func()) *stream {
 }
 
 var longAgo = time.Unix(1, 0)
+
+// errHungUp is the end of the pipe itself: nobody is left who could write to it.
+var errHungUp = errors.New("nobody writes any more")
 
 // read returns at least one byte and at most limit, or io.EOF.
 func (s *stream) read(ctx context.Context, limit int) ([]byte, error) {
@@ -76,7 +80,11 @@ func (s *stream) read(ctx context.Context, limit int) ([]byte, error) {
 	s.mu.Lock()
 	s.reading = false
 	s.mu.Unlock()
-	if err == io.EOF {
+	switch err {
+	case errHungUp:
+		s.close()
+		return nil, io.EOF
+	case io.EOF:
 		s.discard()
 	}
 	return data, err
@@ -103,9 +111,11 @@ func (s *stream) pull(ctx context.Context, file *os.File, seq uint64, limit int)
 			s.spend(len(data))
 			return data, nil
 		}
+		if err == errHungUp {
+			return nil, err
+		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			// The end of the pipe, or a discard that closed the file meanwhile.
-			return nil, io.EOF
+			return nil, io.EOF // a discard closed the file meanwhile
 		}
 		s.mu.Lock()
 		over := !s.exitedAt.IsZero() && s.cancelled != seq
@@ -166,15 +176,22 @@ func (s *stream) exited(now time.Time) {
 // discard ends the stream. What is written to it from now on is thrown away
 // inside the sandbox; a read under way ends.
 func (s *stream) discard() {
+	if s.close() {
+		s.gone()
+	}
+}
+
+// close closes the file and reports whether it was open.
+func (s *stream) close() bool {
 	s.mu.Lock()
 	file := s.file
 	s.file = nil
 	s.mu.Unlock()
 	if file == nil {
-		return
+		return false
 	}
 	_ = file.Close()
-	s.gone()
+	return true
 }
 
 // pending returns how many bytes lie in the pipe.
@@ -188,7 +205,7 @@ func pending(file *os.File) (n int) {
 }
 
 // readAvailable waits until there is something and then takes all there is, up
-// to limit. It returns io.EOF at the end.
+// to limit. It returns errHungUp at the end.
 func readAvailable(file *os.File, limit int) ([]byte, error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -210,7 +227,7 @@ func readAvailable(file *os.File, limit int) ([]byte, error) {
 }
 
 // drain reads until the pipe is empty or limit is reached. At the end of the
-// pipe it returns io.EOF, together with what came before it.
+// pipe it returns errHungUp, together with what came before it.
 func drain(fd, limit int) ([]byte, error) {
 	const most = 64 << 10 // a pipe's usual capacity
 	avail, _ := unix.IoctlGetInt(fd, unix.TIOCINQ)
@@ -233,7 +250,7 @@ func drain(fd, limit int) ([]byte, error) {
 		case err != nil:
 			return data, err
 		case n == 0:
-			return data, io.EOF
+			return data, errHungUp
 		default:
 			data = data[:len(data)+n]
 			if len(data) == avail && len(data) < limit && avail < most {

@@ -26,10 +26,12 @@ type Conn struct {
 	file *os.File
 
 	// mu guards the fields below it.
-	mu     sync.Mutex
-	queue  []outgoing
-	wake   *sync.Cond
-	closed bool
+	mu    sync.Mutex
+	queue []outgoing
+	wake  *sync.Cond
+	// writing is set while the writer has taken a packet and not sent it yet.
+	writing bool
+	closed  bool
 
 	// frame and control are Recv's, which has one caller.
 	frame   []byte
@@ -92,11 +94,50 @@ func (c *Conn) Send(m Message, fds ...int) {
 		}
 		return
 	}
-	c.queue = append(c.queue, outgoing{data, fds})
+	next := outgoing{data, fds}
+	if len(c.queue) == 0 && !c.writing {
+		// Almost always there is room, and waking the writer would cost more than
+		// the system call.
+		if err := c.writeNow(next); err != unix.EAGAIN {
+			closeAll(fds)
+			if err != nil {
+				_ = c.closeLocked()
+			}
+			return
+		}
+	}
+	c.queue = append(c.queue, next)
 	c.wake.Signal()
 }
 
-// write is the only goroutine that sends.
+// writeNow sends a packet if that needs no wait, else it returns EAGAIN. The
+// caller holds mu.
+func (c *Conn) writeNow(o outgoing) error {
+	raw, err := c.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sendErr error
+	if err := raw.Control(func(fd uintptr) { sendErr = sendmsg(int(fd), o) }); err != nil {
+		return err
+	}
+	return sendErr
+}
+
+func sendmsg(fd int, o outgoing) error {
+	var oob []byte
+	if len(o.fds) > 0 {
+		oob = unix.UnixRights(o.fds...)
+	}
+	for {
+		err := unix.Sendmsg(fd, o.data, oob, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+		if err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// write sends what Send could not, in order.
 func (c *Conn) write() {
 	for {
 		c.mu.Lock()
@@ -109,6 +150,7 @@ func (c *Conn) write() {
 		}
 		next := c.queue[0]
 		c.queue = c.queue[1:]
+		c.writing = true
 		c.mu.Unlock()
 
 		err := c.writePacket(next)
@@ -117,6 +159,9 @@ func (c *Conn) write() {
 			_ = c.Close()
 			return
 		}
+		c.mu.Lock()
+		c.writing = false
+		c.mu.Unlock()
 	}
 }
 
@@ -125,18 +170,10 @@ func (c *Conn) writePacket(o outgoing) error {
 	if err != nil {
 		return err
 	}
-	var oob []byte
-	if len(o.fds) > 0 {
-		oob = unix.UnixRights(o.fds...)
-	}
 	var sendErr error
 	err = raw.Write(func(fd uintptr) bool {
-		for {
-			sendErr = unix.Sendmsg(int(fd), o.data, oob, nil, unix.MSG_NOSIGNAL)
-			if sendErr != unix.EINTR {
-				return sendErr != unix.EAGAIN
-			}
-		}
+		sendErr = sendmsg(int(fd), o)
+		return sendErr != unix.EAGAIN
 	})
 	return errors.Join(err, sendErr)
 }

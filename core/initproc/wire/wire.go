@@ -13,7 +13,7 @@
 //	    | -- Kill{ID} ----------------> |   any time after Started
 //	    | <-- Killed{ID} -------------- |   the command's tree is gone, or Left > 0
 //	    | <-- Exited{ID,Status} ------- |   exactly once per Started
-//	    | -- Discard{ID,Stream} ------> |   the reader has gone; the writer must not notice
+//	    | -- Discard{ID,Stream} ------> |   the reader has gone before the end; the writer must not notice
 //	    | -- Opener{ID} --------------> |
 //	    | <-- Opener{ID} + 1 fd ------- |   a socket to a fresh opener
 //	    | == end of file =============> |   kill everything, exit
