@@ -45,7 +45,7 @@ export interface Factory {
   /** The tags that a session's events carry. */
   tagsOf(input: SessionInput): Readonly<Record<string, string>>;
   /** What eve knows a missing template's error by. */
-  missing(templateKey: string): Readonly<Record<string, string>>;
+  missing(templateKey: string): Readonly<Record<string, string>> | Promise<Readonly<Record<string, string>>>;
   /** Cases that are not true here, by name, each with the reason. */
   readonly except?: Readonly<Record<string, string>>;
   /** The module that exports this factory as its default, for processes that a test starts. */

@@ -79,15 +79,14 @@ export function connectionProvider(
   };
 }
 
+// eve's classes, told apart by eve; `code` is for those who know ours.
 function failuresOf({ SandboxSessionGoneError, SandboxTemplateNotProvisionedError }: ConnectionErrors): Failures {
   return {
-    gone: (message, cause) => Object.assign(new SandboxSessionGoneError(message), { cause }),
-    templateMissing: (templateKey, cause) => {
+    gone: (message, cause) => Object.assign(new SandboxSessionGoneError(message), { code: "ERR_SESSION_GONE", cause }),
+    templateMissing(templateKey, cause) {
       const reason = "It is not in this server's cacheDir.";
-      return Object.assign(
-        new SandboxTemplateNotProvisionedError({ providerName: BWRAP_BACKEND_NAME, reason, templateKey }),
-        { cause },
-      );
+      const error = new SandboxTemplateNotProvisionedError({ providerName: BWRAP_BACKEND_NAME, reason, templateKey });
+      return Object.assign(error, { code: "ERR_TEMPLATE_NOT_FOUND", cause });
     },
   };
 }

@@ -475,10 +475,7 @@ export const files: Cases = {
         s.writeFile({ path, content: streamOf(Buffer.alloc(100_000), Buffer.from("x"), failure) }),
         same(failure),
       );
-      await assert.rejects(
-        s.writeFile({ path, content: streamOf(Buffer.from("x"), "a text") }),
-        code("ERR_INVALID_ARGUMENT"),
-      );
+      await assert.rejects(s.writeFile({ path, content: streamOf(Buffer.from("x"), "a text") }), /Uint8Array/);
     }
     assert.equal(await output(s, `ls -A; ${listTmp}; cat old`), "old\nold");
   },

@@ -235,9 +235,9 @@ export const templates: Cases = {
   },
 
   "a missing template is an error that eve recognises": async ({ open, factory }) => {
+    const expected = { name: "SandboxTemplateNotProvisionedError", ...(await factory.missing("never built")) };
     await assert.rejects(open({}, { templateKey: "never built" }), (error: unknown) => {
       assert.ok(error instanceof Error);
-      const expected = { name: "SandboxTemplateNotProvisionedError", ...factory.missing("never built") };
       const members = error as Error & Record<string, unknown>;
       assert.deepEqual(Object.fromEntries(Object.keys(expected).map((name) => [name, members[name]])), expected);
       return true;
