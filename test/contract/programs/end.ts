@@ -2,6 +2,7 @@
 // been started since: for tests about several processes.
 
 import type { AdapterOptions } from "../adapter.ts";
+import type { handles as Handles } from "../handles.ts";
 
 const { factory, options, id, artifact } = JSON.parse(process.argv[2]!) as {
   readonly factory: string;
@@ -9,7 +10,7 @@ const { factory, options, id, artifact } = JSON.parse(process.argv[2]!) as {
   readonly id: string;
   readonly artifact: unknown;
 };
-const { handles } = (await import(factory)) as typeof import("../handles.ts");
+const { handles } = (await import(factory)) as { readonly handles: typeof Handles };
 const { implementation, context } = handles(options);
 const state = { version: 1, name: `eve-sbx-ses-bwrap-${id}` };
 for (const reason of ["expired", "completed"] as const) {
