@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -61,13 +62,13 @@ func (s *server) spawn(m wire.Message) {
 // start runs on a thread of its own, which it turns into the command's. On
 // success the outside and kept ends of p have new owners.
 func (s *server) start(id uint64, spawn *wire.Spawn, p *pipes) (wire.Stage, error) {
-	mark, err := newMark()
+	mark, err := newMark(s.pass)
 	if err != nil {
 		return wire.StageSetup, err
 	}
-	err = s.network.enter(spawn.Network)
+	err = s.network.enter(spawn.Network, s.pass)
 	if err == nil {
-		err = dropPrivileges(s.filter)
+		err = dropPrivileges(s.pass)
 	}
 	if err != nil {
 		mark.release()
@@ -107,7 +108,7 @@ func (s *server) limit(pid int) {
 	go func() {
 		defer close(done)
 		// Cannot fail for a child of the same user, and one that has gone needs none.
-		_ = unix.Prlimit(pid, unix.RLIMIT_NOFILE, &s.children, nil)
+		_ = s.pass.call(unix.SYS_PRLIMIT64, uintptr(pid), unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&s.children)))
 	}()
 	<-done
 }

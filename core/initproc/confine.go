@@ -3,6 +3,8 @@
 package initproc
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"fmt"
 	"runtime"
 	"sync"
@@ -24,6 +26,36 @@ func throwAwayThread() {
 	}
 }
 
+// pass lets init's own calls through the filter that all processes of the sandbox
+// share, see seccomp.Compile. Nothing can read it: init is undumpable.
+type pass uint64
+
+// newPass puts this process, with all that it will start, under the commands'
+// filter, and returns what only this process can do from then on.
+func newPass() (pass, error) {
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // documented never to fail
+	p := pass(binary.NativeEndian.Uint64(random[:]) | 1)
+	filter, err := seccomp.Compile(rules(), uint64(p))
+	if err != nil {
+		return 0, err
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return 0, fmt.Errorf("set no_new_privs: %w", err)
+	}
+	return p, filter.Install()
+}
+
+// call makes a system call of at most five arguments.
+func (p pass) call(number uintptr, args ...uintptr) error {
+	var a [5]uintptr
+	copy(a[:], args)
+	if _, _, errno := unix.RawSyscall6(number, a[0], a[1], a[2], a[3], a[4], uintptr(p)); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
 // mark is the UTS namespace that all processes of a command share and nobody
 // else. They cannot leave it: that takes a capability, or a user namespace.
 type mark struct {
@@ -35,8 +67,8 @@ type mark struct {
 func (m mark) release() { _ = unix.Close(m.pin) }
 
 // newMark moves the thread into a new UTS namespace.
-func newMark() (mark, error) {
-	if err := unix.Unshare(unix.CLONE_NEWUTS); err != nil {
+func newMark(p pass) (mark, error) {
+	if err := p.call(unix.SYS_UNSHARE, unix.CLONE_NEWUTS); err != nil {
 		return mark{}, fmt.Errorf("make UTS namespace: %w", err)
 	}
 	return openMark()
@@ -66,7 +98,7 @@ type isolatedNetwork struct {
 }
 
 // enter moves the thread into the namespace that network names.
-func (n *isolatedNetwork) enter(network wire.Network) error {
+func (n *isolatedNetwork) enter(network wire.Network, p pass) error {
 	switch network {
 	case wire.NetworkShared:
 		return nil
@@ -77,12 +109,12 @@ func (n *isolatedNetwork) enter(network wire.Network) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.made {
-		if err := unix.Setns(n.fd, unix.CLONE_NEWNET); err != nil {
+		if err := p.call(unix.SYS_SETNS, uintptr(n.fd), unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("enter network namespace: %w", err)
 		}
 		return nil
 	}
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+	if err := p.call(unix.SYS_UNSHARE, unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("make network namespace: %w", err)
 	}
 	if err := loopbackUp(); err != nil {
@@ -121,7 +153,7 @@ const secureBits = 1<<0 | 1<<1 | // NOROOT, locked
 
 // dropPrivileges takes everything from the thread that a command must not have.
 // The order matters: each step needs what a later one takes.
-func dropPrivileges(filter seccomp.Program) error {
+func dropPrivileges(p pass) error {
 	// The mask of bwrap's starter must not become the commands'.
 	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &unix.Sigset_t{}, nil); err != nil {
 		return fmt.Errorf("unblock signals: %w", err)
@@ -129,9 +161,9 @@ func dropPrivileges(filter seccomp.Program) error {
 	// A keyring without a name, so that the session keyring of whoever started
 	// Node is not the command's. Hosts without keyrings, or with a full quota,
 	// leave it as it is; the filter refuses commands all use of it.
-	_, _, _ = unix.RawSyscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0)
+	_ = p.call(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING)
 	if !holds("init4b") {
-		return noNewPrivileges(filter)
+		return nil
 	}
 	if err := unix.Prctl(unix.PR_SET_SECUREBITS, secureBits, 0, 0, 0); err != nil {
 		return fmt.Errorf("set secure bits: %w", err)
@@ -157,12 +189,5 @@ func dropPrivileges(filter seccomp.Program) error {
 	if err := unix.Capset(&header, &none[0]); err != nil {
 		return fmt.Errorf("drop capabilities: %w", err)
 	}
-	return noNewPrivileges(filter)
-}
-
-func noNewPrivileges(filter seccomp.Program) error {
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("set no_new_privs: %w", err)
-	}
-	return filter.Install()
+	return nil
 }

@@ -196,7 +196,7 @@ func collectGarbage() {
 func (s *server) startOpener(id uint64) {
 	defer s.guard(id)
 	throwAwayThread()
-	if err := dropPrivileges(s.filter); err != nil {
+	if err := dropPrivileges(s.pass); err != nil {
 		s.fail(id, wire.StageSetup, err)
 		return
 	}

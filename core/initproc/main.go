@@ -92,7 +92,7 @@ func runInit() error {
 	runtime.LockOSThread()
 	children := catchSignals()
 	runtime.UnlockOSThread()
-	filter, err := seccomp.Compile(rules())
+	pass, err := newPass()
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func runInit() error {
 	}
 	s := &server{
 		conn:     conn,
-		filter:   filter,
+		pass:     pass,
 		proc:     proc,
 		null:     null,
 		children: limits,

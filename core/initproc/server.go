@@ -10,15 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/evelandhq/sandbox-bwrap/core/initproc/wire"
-	"github.com/evelandhq/sandbox-bwrap/core/seccomp"
 )
 
 // server is init's state. A request that takes time has a goroutine of its own.
 type server struct {
-	conn   *wire.Conn
-	filter seccomp.Program
-	proc   procDir
-	null   int
+	conn *wire.Conn
+	pass pass
+	proc procDir
+	null int
 	// children is the descriptor limit of what init starts.
 	children unix.Rlimit
 

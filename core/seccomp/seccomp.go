@@ -53,10 +53,16 @@ type Rule struct {
 	Values []uint32
 	// Errno is what the caller sees. Zero is EPERM.
 	Errno unix.Errno
+	// Passable lets the call through for who knows the pass, see Compile. Only
+	// calls of at most five arguments can be.
+	Passable bool
 }
 
-// Program is a compiled filter. It may be installed any number of times.
+// Program is a compiled filter.
 type Program []unix.SockFilter
+
+// passArg is the argument that no passable call has, so the kernel never reads it.
+const passArg = 5
 
 // The layout of struct seccomp_data.
 const (
@@ -71,7 +77,11 @@ const x32Bit = 0x40000000
 // Compile returns the program for rules. Calls made through another
 // architecture's entry end the process, because the numbers in the table do not
 // hold for them; x32 calls are answered with ENOSYS.
-func Compile(rules []Rule) (Program, error) {
+//
+// A process that puts itself under the filter, so that what it starts inherits
+// it, keeps the calls it needs by a pass: a random number, known to nobody else,
+// given as their sixth argument. Zero is no pass.
+func Compile(rules []Rule, pass uint64) (Program, error) {
 	byCall := map[uint32]Rule{}
 	var calls []uint32
 	for _, r := range rules {
@@ -96,7 +106,7 @@ func Compile(rules []Rule) (Program, error) {
 		bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: x32Bit, SkipFalse: 1},
 		refuse(unix.ENOSYS),
 	}
-	search, err := searchTree(calls, byCall)
+	search, err := searchTree(calls, byCall, pass)
 	if err != nil {
 		return nil, err
 	}
@@ -125,27 +135,25 @@ func (r Rule) check() error {
 	return nil
 }
 
-// searchTree finds the call's number by halving. On attaching a filter the
-// kernel runs it once for every number there is, to learn which are always
-// allowed: with a filter per command the depth of the search is paid for at
-// every start, and a list would be some ten times deeper.
-func searchTree(calls []uint32, byCall map[uint32]Rule) ([]bpf.Instruction, error) {
+// searchTree finds the call's number by halving: a list would be some ten times
+// deeper for the calls that the kernel has to ask about each time.
+func searchTree(calls []uint32, byCall map[uint32]Rule, pass uint64) ([]bpf.Instruction, error) {
 	if len(calls) == 0 {
 		return []bpf.Instruction{allow}, nil
 	}
 	if len(calls) == 1 {
-		body := byCall[calls[0]].body()
+		body := byCall[calls[0]].body(pass)
 		return append([]bpf.Instruction{
 			bpf.JumpIf{Cond: bpf.JumpEqual, Val: calls[0], SkipTrue: 1},
 			allow,
 		}, body...), nil
 	}
 	middle := len(calls) / 2
-	lower, err := searchTree(calls[:middle], byCall)
+	lower, err := searchTree(calls[:middle], byCall, pass)
 	if err != nil {
 		return nil, err
 	}
-	upper, err := searchTree(calls[middle:], byCall)
+	upper, err := searchTree(calls[middle:], byCall, pass)
 	if err != nil {
 		return nil, err
 	}
@@ -167,11 +175,20 @@ func refuse(errno unix.Errno) bpf.Instruction {
 }
 
 // body judges the arguments once the number has matched.
-func (r Rule) body() []bpf.Instruction {
-	if r.Test == Always {
-		return []bpf.Instruction{refuse(r.Errno)}
+func (r Rule) body(pass uint64) []bpf.Instruction {
+	var out []bpf.Instruction
+	if r.Passable && pass != 0 {
+		out = append(out,
+			bpf.LoadAbsolute{Off: argLow(passArg), Size: 4},
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(pass), SkipFalse: 3},
+			bpf.LoadAbsolute{Off: argLow(passArg) + 4, Size: 4},
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(pass >> 32), SkipFalse: 1},
+			allow)
 	}
-	out := []bpf.Instruction{bpf.LoadAbsolute{Off: argLow(r.Arg), Size: 4}}
+	if r.Test == Always {
+		return append(out, refuse(r.Errno))
+	}
+	out = append(out, bpf.LoadAbsolute{Off: argLow(r.Arg), Size: 4})
 	if r.Test == AnyBit {
 		return append(out, bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: r.Values[0], SkipTrue: 1}, allow, refuse(r.Errno))
 	}
@@ -188,15 +205,21 @@ func (r Rule) body() []bpf.Instruction {
 // table are little-endian.
 func argLow(arg int) uint32 { return uint32(offsetArgs + 8*arg) }
 
-// Install puts the calling thread, and what it starts from now on, under the
-// filter. Other threads stay as they are. The thread must be locked to its
-// goroutine and have no_new_privs set.
+// Install puts all threads of the process, and what they start from now on, under
+// the filter. It takes no_new_privs, or CAP_SYS_ADMIN.
+//
+// Once per process: a filter of its own for each command would be translated and
+// thrown away by the kernel each time, which was measured to cost more than all
+// else that starting a command does.
 func (p Program) Install() error {
 	fprog := unix.SockFprog{Len: uint16(len(p)), Filter: &p[0]}
-	_, _, errno := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&fprog)))
+	tid, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&fprog)))
 	runtime.KeepAlive(p)
 	if errno != 0 {
 		return fmt.Errorf("install filter: %w", errno)
+	}
+	if tid != 0 {
+		return fmt.Errorf("install filter: thread %d has another one", tid)
 	}
 	return nil
 }

@@ -4,6 +4,8 @@ package seccomp
 
 import (
 	"encoding/binary"
+	"os"
+	"os/exec"
 	"runtime"
 	"testing"
 
@@ -40,7 +42,7 @@ func judge(t *testing.T, p Program, arch, nr uint32, args ...uint64) uint32 {
 func errno(e unix.Errno) uint32 { return unix.SECCOMP_RET_ERRNO | uint32(e) }
 
 func TestCommands(t *testing.T) {
-	p, err := Compile(Commands())
+	p, err := Compile(Commands(), 0)
 	require.NoError(t, err)
 	const allowed = unix.SECCOMP_RET_ALLOW
 	const high = 1 << 32
@@ -107,7 +109,7 @@ func TestCompile_FindsEveryNumberAndNoOther(t *testing.T) {
 		if size > 0 {
 			rules = []Rule{{Group: "some", Calls: calls}}
 		}
-		p, err := Compile(rules)
+		p, err := Compile(rules, 0)
 		require.NoError(t, err)
 		refused := 0
 		for nr := range uint32(200) {
@@ -133,56 +135,94 @@ func TestCompile_RefusesTablesThatCannotMeanAnything(t *testing.T) {
 		"too many choices": {{Group: "a", Calls: []uint32{1}, Test: OneOf, Values: make([]uint32, 201)}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Compile(rules)
+			_, err := Compile(rules, 0)
 			require.Error(t, err)
 		})
 	}
 }
 
-func TestInstall_BindsTheThreadAlone(t *testing.T) {
-	p, err := Compile(Commands())
+func TestCompile_Pass(t *testing.T) {
+	const pass = 0x89abcdef_01234567
+	p, err := Compile(Commands(), pass)
 	require.NoError(t, err)
-	type result struct {
-		install, unshare, socket error
-		seccomp                  int
+	none, err := Compile(Commands(), 0)
+	require.NoError(t, err)
+	for name, tc := range map[string]struct {
+		nr       uint32
+		first    uint64
+		passable bool
+	}{
+		"unshare": {unix.SYS_UNSHARE, unix.CLONE_NEWUTS, true},
+		"setns":   {unix.SYS_SETNS, 3, true},
+		"keyctl":  {unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, true},
+		"limits":  {unix.SYS_PRLIMIT64, 7, true},
+		"mount":   {unix.SYS_MOUNT, 0, false},
+		"bpf":     {unix.SYS_BPF, 0, false},
+		"clone":   {unix.SYS_CLONE, unix.CLONE_NEWUSER, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := errno(unix.EPERM)
+			if tc.passable {
+				want = unix.SECCOMP_RET_ALLOW
+			}
+			require.Equal(t, want, judge(t, p, auditArch, tc.nr, tc.first, 0, 0, 0, 0, pass))
+			for _, wrong := range []uint64{0, 1, pass & 0xffffffff, pass >> 32, pass &^ 0xffffffff, pass ^ 1, pass ^ 1<<63} {
+				require.Equal(t, errno(unix.EPERM), judge(t, p, auditArch, tc.nr, tc.first, 0, 0, 0, 0, wrong), "%#x", wrong)
+			}
+			require.Equal(t, errno(unix.EPERM), judge(t, none, auditArch, tc.nr, tc.first, 0, 0, 0, 0, 0))
+		})
 	}
-	done := make(chan result)
-	go func() {
-		// Never unlocked: the thread must end with this goroutine.
-		runtime.LockOSThread()
-		var r result
-		r.install = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-		if r.install == nil {
-			r.install = p.Install()
-		}
-		r.unshare = unix.Unshare(unix.CLONE_NEWUSER)
-		_, r.socket = unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0)
-		r.seccomp, _ = unix.PrctlRetInt(unix.PR_GET_SECCOMP, 0, 0, 0, 0)
-		done <- r
-	}()
-	r := <-done
-	require.NoError(t, r.install)
-	require.ErrorIs(t, r.unshare, unix.EPERM)
-	require.ErrorIs(t, r.socket, unix.EAFNOSUPPORT)
-	require.Equal(t, unix.SECCOMP_MODE_FILTER, r.seccomp)
-
-	mode, err := unix.PrctlRetInt(unix.PR_GET_SECCOMP, 0, 0, 0, 0)
-	require.NoError(t, err)
-	require.NotEqual(t, unix.SECCOMP_MODE_FILTER, mode, "the filter came to another thread")
 }
 
-func BenchmarkInstall(b *testing.B) {
-	p, err := Compile(Commands())
-	require.NoError(b, err)
-	for b.Loop() {
-		done := make(chan error)
-		go func() {
-			runtime.LockOSThread()
-			_ = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-			done <- p.Install()
-		}()
-		if err := <-done; err != nil {
-			b.Fatal(err)
-		}
+// installer is set in the process that TestInstall starts: a filter cannot be
+// taken off again.
+const installer = "SBX_TEST_INSTALL"
+
+func TestInstall(t *testing.T) {
+	if os.Getenv(installer) != "" {
+		installHere(t)
+		return
 	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestInstall$", "-test.v")
+	cmd.Env = append(os.Environ(), installer+"=1")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "--- PASS: TestInstall")
+}
+
+func installHere(t *testing.T) {
+	const pass = 0x1234567_89abcdef
+	p, err := Compile(Commands(), pass)
+	require.NoError(t, err)
+	// A thread that was there before, held until the end.
+	before, end := make(chan struct{}), make(chan struct{})
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		before <- struct{}{}
+		<-end
+		result <- unix.Unshare(unix.CLONE_NEWUSER)
+	}()
+	<-before
+	require.NoError(t, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+	require.NoError(t, p.Install())
+	close(end)
+	require.ErrorIs(t, <-result, unix.EPERM, "a thread that was there")
+	_, err = unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0)
+	require.ErrorIs(t, err, unix.EAFNOSUPPORT)
+
+	join := func(pass uintptr) unix.Errno {
+		_, _, errno := unix.RawSyscall6(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0, 0, 0, pass)
+		return errno
+	}
+	require.Equal(t, unix.EPERM, join(pass+1))
+	require.NotEqual(t, unix.EPERM, join(pass), "the kernel may have no keyrings, but the filter lets it through")
+	require.Equal(t, []byte("child\n"), output(t, "sh", "-c", "echo child"))
+	require.Equal(t, []byte("refused\n"), output(t, "sh", "-c", "unshare -U true 2>/dev/null || echo refused"))
+}
+
+func output(t *testing.T, name string, args ...string) []byte {
+	out, err := exec.Command(name, args...).Output()
+	require.NoError(t, err)
+	return out
 }
