@@ -38,6 +38,7 @@ expect() {
   }
 }
 for file in package.json LICENSE NOTICE THIRD_PARTY_LICENSES README.md CHANGELOG.md dist/index.js dist/index.d.ts \
+  dist/eve/provider/index.js dist/eve/provider/index.d.ts \
   "$prebuild/sandbox.node" "$prebuild/libsandbox.so"; do
   expect "$file"
 done
