@@ -119,8 +119,8 @@ test-capi: native ## misuse the library from C, under the sanitizers
 test-pack: pack ## install the tarball without compiler and Go, and run a command
 	@$(NODE) node --test 'test/pack/*.test.mjs'
 
-test-eve: pack ## run real eve agents of four releases in the sandbox
-	@$(NODE) node --test 'test/e2e/*.test.mjs'
+test-eve: deps pack ## run real eve agents of nine releases in the sandbox; EVE_VERSION=x.y.z for one
+	@$(NODE) node --test --test-concurrency=1 'test/e2e/*.test.mjs'
 
 fmt-check: lint-tools $(NPM_STAMP) ## say what fmt would change
 	@tools/format.sh check

@@ -7,6 +7,7 @@ import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
 import { once } from "node:events";
 import { access, cp, mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
+import { createServer } from "node:net";
 import { dirname, join, resolve } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 
@@ -16,12 +17,35 @@ const here = import.meta.dirname;
 export const root = resolve(here, "../..");
 
 /** The eve releases the tests run against, each with a lockfile of its own. */
-export const eveVersions = ["0.27.13", "0.32.0", "0.44.4", "0.63.0"];
+export const eveVersions = ["0.27.13", "0.32.0", "0.44.4", "0.56.0", "0.63.0", "0.64.0", "0.70.3", "0.76.3", "0.80.1"];
+
+/** Whether a release is the given one or newer. */
+export function isSince(version, since) {
+  const [left, right] = [version, since].map((text) => text.split(".").map(Number));
+  const first = left.findIndex((part, index) => part !== right[index]);
+  return first < 0 || left[first] > right[first];
+}
+
+/** How a release takes a sandbox: as a backend object, or from a provider. */
+export function generationOf(eve) {
+  return isSince(eve, "0.64.0") ? "provider" : "backend";
+}
 
 /** How long an install, a build or a start may take, in milliseconds. */
 const stepTimeoutMs = 180_000;
 /** How long one turn of a conversation may take, in milliseconds. */
 const turnTimeoutMs = 120_000;
+
+/** The calls of eve's own tools, for a message to list. */
+export const bash = (command) => ({ name: "bash", input: { command } });
+export const read = (filePath) => ({ name: "read_file", input: { filePath } });
+export const write = (filePath, content) => ({ name: "write_file", input: { filePath, content } });
+
+/** A message that has the model make these calls, one after another. */
+export function scriptOf(text, calls) {
+  // eve may join what it says of a message's files to the last line.
+  return `${text}\ncalls: ${JSON.stringify(calls)}\n---`;
+}
 
 /** Children that are still running, each the leader of its own process group. */
 const children = new Set();
@@ -57,7 +81,7 @@ function killGroup(child, signal) {
 }
 
 /** Starts Node-based tools with this very Node first on PATH. */
-function start(command, args, cwd) {
+function start(command, args, cwd, env = {}) {
   const child = spawn(command, args, {
     cwd,
     // A group of its own, so that nothing of it outlives endChildren().
@@ -67,6 +91,7 @@ function start(command, args, cwd) {
       PATH: `${dirname(process.execPath)}:${process.env.PATH}`,
       EVE_TELEMETRY_DISABLED: "1",
       NO_COLOR: "1",
+      ...env,
     },
     stdio: ["ignore", "pipe", "pipe"],
   });
@@ -121,12 +146,20 @@ export async function packedTarball() {
   return tarball;
 }
 
+/** Makes dir an agent project, as layOutProject() does, and builds it. */
+export async function prepareProject(options) {
+  const project = await layOutProject(options);
+  await build(project);
+  return project;
+}
+
 /**
  * Makes dir an agent project on the given eve release with the packed package
- * in it, and builds it. node_modules is kept while lockfile and tarball are
- * the same; everything an earlier agent left is removed.
+ * in it. node_modules is kept while lockfile and tarball are the same;
+ * everything an earlier agent left is removed. The agent is made of layers,
+ * folders of agent/ that are copied one over the other.
  */
-export async function prepareProject({ dir, eve, tarball }) {
+export async function layOutProject({ dir, eve, tarball, layers = ["base", "full", generationOf(eve)] }) {
   if (Number(process.versions.node.split(".")[0]) < 24) {
     throw new Error(`eve needs Node 24 or newer, this is ${process.version}`);
   }
@@ -137,9 +170,19 @@ export async function prepareProject({ dir, eve, tarball }) {
       await rm(join(dir, name), { recursive: true, force: true });
     }
   }
-  await cp(join(here, "agent"), dir, { recursive: true });
+  const project = { dir, eve };
+  for (const layer of layers) await addLayer(project, layer);
+  return project;
+}
+
+/** Copies a layer of the agent over what a project has; build() makes it count. */
+export async function addLayer({ dir }, layer) {
+  await cp(join(here, "agent", layer), join(dir, "agent"), { recursive: true });
+}
+
+/** Builds a prepared project, a second time if it was built. */
+export async function build({ dir }) {
   await complete(process.execPath, ["node_modules/eve/bin/eve.js", "build"], dir);
-  return { dir, eve };
 }
 
 async function installPackages({ dir, eve, tarball }) {
@@ -162,24 +205,47 @@ async function installPackages({ dir, eve, tarball }) {
  *
  * The server has: url; prepared, the line eve printed about its templates; pid
  * of the process that serves; stop(), which sends SIGTERM to the command as a
- * supervisor does and waits for its end; kill(), which sends SIGKILL to the
- * serving process.
+ * supervisor does, waits for its end and returns [status, signal]; kill(),
+ * which sends SIGKILL to the serving process.
  */
-export async function startServer(project) {
-  const run = start(
-    process.execPath,
-    ["node_modules/eve/bin/eve.js", "start", "--host", "127.0.0.1", "--port", "0"],
-    project.dir,
-  );
+export function startServer(project) {
+  const options = ["start", "--host", "127.0.0.1", "--port", "0"];
+  return serve(project, ["node_modules/eve/bin/eve.js", ...options]);
+}
+
+/** Starts `eve dev` without its terminal interface, as startServer() does; with the conversations it had. */
+export function startDevServer(project) {
+  const options = ["dev", "--no-ui", "--host", "127.0.0.1", "--port", "0"];
+  // Its extensions would install packages, for which there may be no network.
+  if (isSince(project.eve, "0.80.0")) options.push("--resume", "--no-default-extensions");
+  return serve(project, ["node_modules/eve/bin/eve.js", ...options]);
+}
+
+/** Starts a project's built server where its `.output` was moved to, without eve's command. */
+export async function startMovedServer(project) {
+  // eve calls itself at the port it was told, so that 0 will not do.
+  return await serve(project, [".output/server/index.mjs"], { HOST: "127.0.0.1", PORT: String(await freePort()) });
+}
+
+async function freePort() {
+  const server = createServer().listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address();
+  await new Promise((done) => server.close(done));
+  return port;
+}
+
+async function serve(project, args, env) {
+  const run = start(process.execPath, args, project.dir, env);
   let ended = false;
   const exited = run.exited.finally(() => (ended = true));
   exited.catch(() => {});
 
   const url = await until(
-    "eve start listens",
+    `${args.join(" ")} listens`,
     async () => {
-      if (ended) throw new Error("eve start ended");
-      const found = /server listening at (http:\/\/\S+?)\/?\s/.exec(run.output())?.[1];
+      if (ended) throw new Error(`${args.join(" ")} ended`);
+      const found = /(?:server listening at|Listening on:?) (http:\/\/\S+?)\/?\s/i.exec(run.output())?.[1];
       return found && (await fetch(`${found}/eve/v1/health`).catch(() => null))?.ok ? found : null;
     },
     stepTimeoutMs,
@@ -187,13 +253,10 @@ export async function startServer(project) {
     killGroup(run.child, "SIGKILL");
     throw new Error(`${error.message}\n${run.output()}`);
   });
-  const serving = (await processes()).find(
-    (candidate) => candidate.ppid === run.child.pid && candidate.cmdline.includes("server/index.mjs"),
-  );
-  if (!serving) {
-    killGroup(run.child, "SIGKILL");
-    throw new Error(`eve start has no server process:\n${run.output()}`);
-  }
+  // `eve start` serves from a child; the built server is itself what serves.
+  const serving =
+    (await descendants(run.child.pid)).find(({ cmdline }) => cmdline.includes("server/index.mjs")) ??
+    (await readProcess(run.child.pid));
 
   return {
     url,
@@ -208,6 +271,7 @@ export async function startServer(project) {
         const timer = setTimeout(() => killGroup(run.child, "SIGKILL"), 30_000);
         await exited.finally(() => clearTimeout(timer));
       }
+      return await exited;
     },
     async kill() {
       process.kill(serving.pid, "SIGKILL");
@@ -247,27 +311,28 @@ async function atRest(project) {
 }
 
 /**
- * Opens a conversation. Nothing is sent before the first say(). It outlives
- * its server: give the next one to moveTo().
+ * Opens a conversation, or one of a session that is there: a subagent's.
+ * Nothing is sent before the first message. It outlives its server: give the
+ * next one to moveTo().
  */
-export function openConversation(server) {
+export function openConversation(server, sessionId) {
   let { url } = server;
-  let sessionId;
   let continuationToken;
   let eventsRead = 0;
 
-  async function post(body) {
-    const response = await fetch(`${url}/eve/v1/session${sessionId ? `/${sessionId}` : ""}`, {
+  async function post(path, body) {
+    const address = `${url}/eve/v1/session${sessionId ? `/${sessionId}` : ""}${path}`;
+    const response = await fetch(address, {
       method: "POST",
       headers: { "content-type": "application/json" },
       body: JSON.stringify(body),
     });
-    if (!response.ok) throw new Error(`${response.url}: ${response.status} ${await response.text()}`);
+    if (!response.ok) throw new Error(`${address}: ${response.status} ${await response.text()}`);
     return response.json();
   }
 
-  /** The events of the running turn, up to the one that ends it. */
-  async function* turn() {
+  /** The session's events from where the last turn ended. */
+  async function* events() {
     const address = `${url}/eve/v1/session/${sessionId}/stream?startIndex=${eventsRead}`;
     const response = await fetch(address, { signal: AbortSignal.timeout(turnTimeoutMs) });
     if (!response.ok) throw new Error(`${address}: ${response.status} ${await response.text()}`);
@@ -276,46 +341,71 @@ export function openConversation(server) {
       const lines = (rest + text).split("\n");
       rest = lines.pop();
       for (const line of lines.filter((candidate) => candidate.trim() !== "")) {
-        const event = JSON.parse(line);
         eventsRead++;
-        yield event;
-        if (event.type === "session.waiting") return;
+        yield JSON.parse(line);
       }
     }
-    throw new Error(`${address}: ended in the middle of a turn`);
+  }
+
+  /** Reads to the end of the running turn. */
+  async function turnEnd() {
+    const turn = { results: [], text: "", cancelled: false, children: [] };
+    for await (const { type, data } of events()) {
+      if (type.endsWith(".failed")) throw new Error(`${type}: ${JSON.stringify(data)}`);
+      if (type === "turn.cancelled") turn.cancelled = true;
+      if (type === "agent.started") turn.children.push(data.sessionId);
+      if (type === "message.completed") turn.text = data.message ?? "";
+      if (type === "action.result") {
+        turn.results.push({ output: data.result.output, isError: data.status !== "completed" });
+      }
+      if (type !== "session.waiting") continue;
+      if (continuationToken) continuationToken = data.continuationToken ?? continuationToken;
+      return turn;
+    }
+    throw new Error(`session ${sessionId}: the stream ended in the middle of a turn`);
   }
 
   return {
+    /** eve's name for the session; none before the first message. */
+    get id() {
+      return sessionId;
+    },
     moveTo(next) {
       url = next.url;
     },
     /**
-     * Sends a message and has the model make these calls ({ name, input }),
-     * one after another. Returns, for each, the tool's output and whether it
-     * was an error.
+     * Sends scriptOf() this; files are file parts as eve's HTTP channel takes them.
+     * Answers once eve has it; end() is the conversation's.
      */
-    async say(text, calls) {
-      const message = `${text}\n${JSON.stringify(calls)}`;
-      const answer = await post({ message, ...(continuationToken && { continuationToken }) });
+    async begin(text, calls, files = []) {
+      const script = scriptOf(text, calls);
+      const message = files.length === 0 ? script : [{ type: "text", text: script }, ...files];
+      const answer = await post("", { message, ...(continuationToken && { continuationToken }) });
       sessionId ??= answer.sessionId;
       // Only eve before 0.31 hands one out, and wants the newest one back.
       continuationToken ??= answer.continuationToken;
-
-      const results = [];
-      for await (const event of turn()) {
-        if (event.type.endsWith(".failed")) throw new Error(`${event.type}: ${JSON.stringify(event.data)}`);
-        if (event.type === "session.waiting" && continuationToken) {
-          continuationToken = event.data.continuationToken ?? continuationToken;
-        }
-        if (event.type !== "action.result") continue;
-        const { status, result } = event.data;
-        results.push({ output: result.output, isError: status !== "completed" });
-      }
-      if (results.length !== calls.length) {
+      return { end: turnEnd };
+    },
+    /**
+     * Waits for the end of the turn that runs or comes next, and returns what
+     * it made: results, each tool's output and whether it was an error; text,
+     * the model's last words; whether it was cancelled; children, the sessions
+     * of the subagents it called.
+     */
+    end: turnEnd,
+    /** begin() and its end, which must be that of a whole turn; returns the results. */
+    async say(text, calls, files) {
+      const turn = await this.begin(text, calls, files);
+      const { results, cancelled } = await turn.end();
+      if (cancelled || results.length !== calls.length) {
         throw new Error(`the model made ${results.length} of ${calls.length} calls: ${JSON.stringify(results)}`);
       }
       return results;
     },
+    /** Asks eve to cancel the running turn, whose end tells. */
+    cancel: () => post("/cancel", {}),
+    /** Ends the session for good. */
+    reset: () => post("/reset", {}),
   };
 }
 
@@ -347,6 +437,11 @@ async function isAlive({ pid, startTime }) {
 /** The processes whose command line holds the marker. */
 export async function markedProcesses(marker) {
   return (await processes()).filter((candidate) => candidate.cmdline.includes(marker));
+}
+
+/** The processes whose command line begins with the name, as `exec -a` gives it. */
+export async function namedProcesses(name) {
+  return (await processes()).filter((candidate) => candidate.cmdline.startsWith(`${name}\0`));
 }
 
 /** Every descendant of a process, whatever session or group it moved to. */

@@ -1,0 +1,2 @@
+/** Packages that eve is not to put into the server's bundle. */
+export const externalDependencies: readonly string[] = [];

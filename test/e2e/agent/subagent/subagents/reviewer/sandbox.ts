@@ -1,0 +1,3 @@
+import { defineParentSandbox } from "eve/sandbox";
+
+export default defineParentSandbox();

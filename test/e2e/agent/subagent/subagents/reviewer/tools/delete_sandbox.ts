@@ -1,0 +1,1 @@
+export { default } from "../../../tools/delete_sandbox";
