@@ -29,8 +29,14 @@ type generation struct {
 	// cleaned is closed once an end that was asked for has been carried out and told.
 	cleaned chan struct{}
 
-	// stopping is guarded by the session's mu: no new command is admitted.
+	// The session's mu guards the fields below it.
+
+	// stopping is set once no new command is admitted.
 	stopping bool
+	// commands counts commands whose end has not been told; quiet is closed when
+	// it falls to zero while somebody waits for that.
+	commands int
+	quiet    chan struct{}
 }
 
 func (g *generation) emit(s *Session, e event.Event) {
@@ -123,8 +129,9 @@ func (s *Session) bring(g *generation, h *Handle) {
 		close(g.started)
 		return
 	}
-	close(g.started)
+	// Before anybody can start a command in it.
 	g.emit(s, event.Event{Type: event.GenerationStarted})
+	close(g.started)
 	held.workspace.Touch()
 	<-g.box.Done()
 	s.unlive(g)
@@ -189,5 +196,7 @@ func (s *Session) carryOut(g *generation, patient bool, live int) {
 		done.Type, done.Errors, done.RemainingProcesses = event.CleanupFailed, []string{err.Error()}, event.Count(live)
 	}
 	<-g.ended
+	// Its commands have ended with it, and that is told first.
+	s.awaitQuiet(g)
 	g.emit(s, done)
 }

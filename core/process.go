@@ -40,7 +40,7 @@ func newProcess(s *Session, g *generation, process *supervise.Process) *Process 
 	}
 	g.emit(s, event.Event{
 		Type: event.CommandStarted, CommandID: p.command, Pid: process.Pid(),
-		LiveProcesses: event.Count(s.countCommand(1)),
+		LiveProcesses: event.Count(s.commandStarted(g)),
 	})
 	return p
 }
@@ -119,7 +119,7 @@ func (p *Process) finish(f finished) {
 		Type: event.CommandFinished, CommandID: p.command, Pid: p.process.Pid(), Reason: reason,
 		DurationMs:  event.Count(time.Since(p.began).Milliseconds()),
 		StdoutBytes: event.Count(f.stdout), StderrBytes: event.Count(f.stderr),
-		LiveProcesses: event.Count(p.session.countCommand(-1)),
+		LiveProcesses: event.Count(p.session.commandFinished()),
 	}
 	var known *errdefs.Error
 	switch {
@@ -131,6 +131,7 @@ func (p *Process) finish(f finished) {
 		e.Error = string(errdefs.Internal)
 	}
 	p.generation.emit(p.session, e)
+	p.session.commandTold(p.generation)
 }
 
 // endedBy says why a command ended that no limit ended.

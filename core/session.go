@@ -13,7 +13,7 @@ import (
 )
 
 // fileGrace is how long a stop waits for file operations under way in the
-// sandbox before it fails them.
+// sandbox before it fails them, and for goroutines that have only to tell an end.
 const fileGrace = time.Second
 
 // Session is the process's view of one durable session, shared by all clients
@@ -154,12 +154,45 @@ func (s *Session) slot(ctx context.Context, limit int64) (free func(), err error
 	return func() { slots.Release(1) }, nil
 }
 
-// countCommand changes the number of live commands and returns it.
-func (s *Session) countCommand(by int) int {
+// commandStarted counts a command of g and returns the number of the session's.
+func (s *Session) commandStarted(g *generation) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.commands += by
+	g.commands++
+	s.commands++
 	return s.commands
+}
+
+// commandFinished takes a command out of the session's number, which it returns.
+func (s *Session) commandFinished() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.commands--
+	return s.commands
+}
+
+// commandTold notes that the end of a command of g has been told.
+func (s *Session) commandTold(g *generation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g.commands--; g.commands == 0 && g.quiet != nil {
+		close(g.quiet)
+		g.quiet = nil
+	}
+}
+
+// awaitQuiet waits until the ends of all commands of g have been told. The
+// commands are over; it takes their goroutines no more than a moment.
+func (s *Session) awaitQuiet(g *generation) {
+	s.mu.Lock()
+	if g.commands == 0 {
+		s.mu.Unlock()
+		return
+	}
+	g.quiet = make(chan struct{})
+	quiet := g.quiet
+	s.mu.Unlock()
+	within(fileGrace, quiet)
 }
 
 // beginFileOp marks a file operation as under way until the returned function is called.
@@ -189,10 +222,15 @@ func (s *Session) awaitFileOps() {
 	}
 	idle := s.filesIdle
 	s.mu.Unlock()
-	timer := time.NewTimer(fileGrace)
+	within(fileGrace, idle)
+}
+
+// within waits for c, at most for d.
+func within(d time.Duration, c <-chan struct{}) {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
-	case <-idle:
+	case <-c:
 	case <-timer.C:
 	}
 }
