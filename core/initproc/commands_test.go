@@ -165,11 +165,11 @@ func TestExited_ComesThoughAChildKeepsTheStreams(t *testing.T) {
 // discards gives up a command's streams while a child still writes to them.
 func TestDiscard_TheWriterDoesNotNotice(t *testing.T) {
 	s := start(t, settings{})
-	j := s.bash(`(
+	j := s.bash(`echo started; (
 		trap 'echo pipe >> trouble' PIPE
 		while [ ! -e /tmp/stop ]; do echo out || echo $? >> trouble; head -c 100000 /dev/zero >&2 || echo $? >> trouble; done
 		echo well > result
-	) & echo started`)
+	) &`)
 	require.Equal(t, "started", j.line())
 	require.Zero(t, j.wait())
 	j.discard(1)

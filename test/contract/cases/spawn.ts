@@ -131,6 +131,8 @@ export const spawn: Cases = {
     const job = nap();
     const p = await spawn({ command: `${job.command} & exit 0` });
     assert.deepEqual(await within(10_000, "wait()", p.wait()), { exitCode: 0 });
+    // The shell may be gone before its job has become what it is known by.
+    await job.reached(1);
     await p.kill();
     await run({ command: "true" });
     assert.equal(job.alive(), 1);
