@@ -21,7 +21,7 @@ import {
   survivors,
   until,
 } from "./driver.mjs";
-import { record, rows, versionsOf } from "./matrix.mjs";
+import { chosen, record, rows, versionsOf } from "./matrix.mjs";
 
 cleanUpAtExit();
 
@@ -87,7 +87,7 @@ async function develop(project) {
   }
 }
 
-for (const eve of versionsOf("dev").filter((version) => [undefined, version].includes(process.env.EVE_VERSION))) {
+for (const eve of chosen(versionsOf("dev"))) {
   suite(`eve ${eve}`, () => {
     test(rows.dev.says, () => record(eve, "dev", () => layOutElsewhere(eve, develop)));
   });

@@ -28,10 +28,9 @@ import {
   until,
   write,
 } from "./driver.mjs";
-import { record, rows, versionsOf } from "./matrix.mjs";
+import { chosen, record, rows, versionsOf } from "./matrix.mjs";
 
 cleanUpAtExit();
-const only = process.env.EVE_VERSION;
 const call = (name) => ({ name, input: {} });
 
 /** A program for Node, which every sandbox sees: the one that runs the tests. */
@@ -432,7 +431,7 @@ async function withMoved({ dir, eve }, use) {
   }
 }
 
-for (const eve of eveVersions.filter((version) => !only || version === only)) {
+for (const eve of chosen(eveVersions)) {
   suite(`eve ${eve}`, () => {
     const agent = openAgent(eve);
     after(() => agent.stopServer());

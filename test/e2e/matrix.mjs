@@ -2,9 +2,11 @@
 // the table made of it in build/eve-matrix.md. Results of another package are
 // forgotten, so that all of a table is of one build.
 
+import { execFile } from "node:child_process";
 import { createHash } from "node:crypto";
 import { mkdir, readFile, rename, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
+import { promisify } from "node:util";
 import { eveVersions, generationOf, packedTarball, root } from "./driver.mjs";
 
 const jsonFile = join(root, "build/eve-matrix.json");
@@ -44,6 +46,14 @@ export function versionsOf(row) {
   return rows[row].only ?? eveVersions;
 }
 
+/** Those of the releases that EVE_VERSION lets run: all, or the one it names. */
+export function chosen(versions) {
+  const only = process.env.EVE_VERSION;
+  if (!only) return versions;
+  if (!eveVersions.includes(only)) throw new Error(`EVE_VERSION is ${only}, not one of ${eveVersions.join(", ")}`);
+  return versions.filter((eve) => eve === only);
+}
+
 /**
  * Runs a step and records what came of it: "yes"; "absent" when this release
  * has no such thing, which the step has to have checked; "no" when it threw.
@@ -63,11 +73,17 @@ export async function record(eve, row, step, isAbsent = false) {
 
 /** What was recorded of the package that is in build/ now. */
 export async function read() {
-  const digest = createHash("sha256")
-    .update(await readFile(await packedTarball()))
-    .digest("hex");
+  const digest = await packageDigest();
   const results = JSON.parse(await readFile(jsonFile, "utf8").catch(() => "{}"));
   return results.package === digest ? results : { package: digest, versions: {} };
+}
+
+/** The digest of all that runs: not of the README, which has the table in it. */
+async function packageDigest() {
+  const code = ["package/package.json", "package/dist", "package/prebuilds"];
+  const options = { encoding: "buffer", maxBuffer: 1 << 30 };
+  const { stdout } = await promisify(execFile)("tar", ["-xzOf", await packedTarball(), ...code], options);
+  return createHash("sha256").update(stdout).digest("hex");
 }
 
 async function write(results) {

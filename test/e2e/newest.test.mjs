@@ -18,7 +18,7 @@ import {
   startServer,
   until,
 } from "./driver.mjs";
-import { record, rows, versionsOf } from "./matrix.mjs";
+import { chosen, record, rows, versionsOf } from "./matrix.mjs";
 
 cleanUpAtExit();
 
@@ -34,7 +34,7 @@ function mark() {
   return { marker, sleep: `exec -a ${marker} sleep 600`, count: async () => (await namedProcesses(marker)).length };
 }
 
-for (const eve of versionsOf("slow").filter((version) => [undefined, version].includes(process.env.EVE_VERSION))) {
+for (const eve of chosen(versionsOf("slow"))) {
   suite(`eve ${eve}`, () => {
     const dir = join(root, "build/eve", eve);
     let server;
@@ -136,14 +136,19 @@ for (const eve of versionsOf("slow").filter((version) => [undefined, version].in
         };
 
         // The subagent is the first to open the sandbox, which is its parent's.
-        const first = await delegate([bash(`cat seed.txt; echo child > child.txt; (${ofChild.sleep}) & echo left`)]);
+        const { port } = new URL(server.url);
+        const first = await delegate([
+          bash(`cat seed.txt; echo child > child.txt; (${ofChild.sleep}) & echo left`),
+          bash(`exec 3<>/dev/tcp/127.0.0.1/${port}`),
+        ]);
         assert.equal(stdout(first.results[0]), "hello from the seed\nleft\n");
+        assert.notEqual(first.results[1].output.exitCode, 0, "the environment's network holds for it too");
         const [seen] = await conversation.say("Look.", [
           bash(
-            `cat child.txt; pgrep -fc '^${ofChild.marker} 600'; echo parent > /tmp/parent.txt; (${ofParent.sleep}) & echo left`,
+            `cat child.txt session.txt; pgrep -fc '^${ofChild.marker} 600'; echo parent > /tmp/parent.txt; (${ofParent.sleep}) & echo left`,
           ),
         ]);
-        assert.equal(stdout(seen), "child\n1\nleft\n");
+        assert.equal(stdout(seen), "child\na new session began\n1\nleft\n");
 
         const second = await delegate([
           bash(`cat /tmp/parent.txt; pgrep -fc '^${ofParent.marker} 600'`),
