@@ -7,13 +7,13 @@
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { existsSync, lstatSync, readlinkSync } from "node:fs";
 import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { availableParallelism, release, tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { bwrap } from "../../dist/index.js";
 import { chart } from "./chart.mjs";
+import { sameMounts } from "./same-mounts.mjs";
 
 const { values: options } = parseArgs({ options: { rounds: { type: "string", default: "200" } } });
 const rounds = Number(options.rounds);
@@ -44,20 +44,6 @@ async function childProcess(file, args, env) {
   if (code !== 0) throw new Error(`${file}: status ${code}\n${Buffer.concat(output)}`);
 }
 
-/** bwrap's arguments for the mounts and namespaces a session's sandbox has. */
-function oneSandboxPerCommand() {
-  const args = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent"];
-  for (const path of ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix"]) {
-    if (!existsSync(path)) continue;
-    if (lstatSync(path).isSymbolicLink()) args.push("--symlink", readlinkSync(path), path);
-    else args.push("--ro-bind", path, path);
-  }
-  args.push("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--bind", workspace, "/workspace");
-  args.push("--remount-ro", "/", "--chdir", "/workspace", "--", "bash", "-lc", "true");
-  return args;
-}
-
-const sandboxArgs = oneSandboxPerCommand();
 const backend = bwrap({ cacheDir: join(scratch, "cache") });
 let sessions = 0;
 const newSession = () =>
@@ -72,10 +58,12 @@ async function inSandbox(session) {
   if (exitCode !== 0) throw new Error(`run("true"): status ${exitCode}\n${stderr}`);
 }
 const onHost = () => childProcess("bash", ["-lc", "true"], environment(workspace));
-const inOwnSandbox = (...more) => childProcess("bwrap", [...more, ...sandboxArgs], environment("/workspace"));
 const times = (count, run) => Promise.all(Array.from({ length: count }, run));
 
 const live = await newSession();
+const sandboxArgs = await sameMounts(live.session, { workspace, scratch });
+const inOwnSandbox = (...more) =>
+  childProcess("bwrap", [...sandboxArgs, ...more, "--", "bash", "-lc", "true"], environment("/workspace"));
 
 /** Each case measures ours beside the same work done by Node alone, and by one bwrap per command. */
 const cases = {
