@@ -76,22 +76,23 @@ func prewarmAbort(ctx context.Context, e *environment, req sessionRequest, _ []b
 }
 
 type createRequest struct {
-	Sandbox          spec.Sandbox      `json:"sandbox"`
-	SessionKey       string            `json:"sessionKey"`
-	ExistingOnly     bool              `json:"existingOnly"`
-	TemplateKey      *string           `json:"templateKey"`
-	TemplateRevision string            `json:"templateRevision"`
-	NetworkPolicy    spec.Network      `json:"networkPolicy"`
-	Tags             map[string]string `json:"tags"`
-	Events           bool              `json:"events"`
+	Sandbox              spec.Sandbox      `json:"sandbox"`
+	SessionKey           string            `json:"sessionKey"`
+	ExistingOnly         bool              `json:"existingOnly"`
+	TemplateKey          *string           `json:"templateKey"`
+	TemplateRevision     string            `json:"templateRevision"`
+	NetworkPolicy        spec.Network      `json:"networkPolicy"`
+	InitialNetworkPolicy spec.Network      `json:"initialNetworkPolicy"`
+	Tags                 map[string]string `json:"tags"`
+	Events               bool              `json:"events"`
 }
 
 func create(ctx context.Context, e *environment, req createRequest, _ []byte) (any, []byte, error) {
 	var w watch
 	h, err := clientOf(e).Create(ctx, core.CreateRequest{
 		Sandbox: req.Sandbox, SessionKey: req.SessionKey, ExistingOnly: req.ExistingOnly, TemplateKey: req.TemplateKey,
-		TemplateRevision: req.TemplateRevision, NetworkPolicy: req.NetworkPolicy, Tags: req.Tags,
-		Events: w.sink(e, req.Events),
+		TemplateRevision: req.TemplateRevision, NetworkPolicy: req.NetworkPolicy,
+		InitialNetworkPolicy: req.InitialNetworkPolicy, Tags: req.Tags, Events: w.sink(e, req.Events),
 	})
 	if err != nil {
 		return nil, nil, err

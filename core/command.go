@@ -89,9 +89,11 @@ func (h *Handle) launch(ctx context.Context, op string, cmd spec.Command) (*Proc
 	if dir == "" {
 		dir = spec.Workspace
 	}
-	network := wire.NetworkShared
-	if h.session.policy(h.policy) == spec.DenyAll {
-		network = wire.NetworkNone
+	// What is on record may be of a version that knows more policies: none but
+	// this one shares the network.
+	network := wire.NetworkNone
+	if g.held.policy(h.policy) == spec.AllowAll {
+		network = wire.NetworkShared
 	}
 	process, err := g.box.Spawn(ctx, supervise.Command{
 		Argv: []string{g.box.Shell(), "-lc", "--", cmd.Command}, Env: cmd.Environ(), Dir: dir,

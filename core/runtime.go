@@ -57,6 +57,9 @@ type CreateRequest struct {
 	TemplateRevision string
 	// NetworkPolicy applies unless the session has had one set explicitly.
 	NetworkPolicy spec.Network
+	// InitialNetworkPolicy is set explicitly for a session that this call makes,
+	// from its first moment. Empty sets none; an existing session keeps its own.
+	InitialNetworkPolicy spec.Network
 	// Tags are kept with the session for operators.
 	Tags map[string]string
 	// Events receives the session's events; nil for none.
@@ -77,6 +80,11 @@ func (c *Client) Create(ctx context.Context, req CreateRequest) (*Handle, error)
 	if err := req.NetworkPolicy.Validate(); err != nil {
 		return nil, err
 	}
+	if req.InitialNetworkPolicy != "" {
+		if err := req.InitialNetworkPolicy.Validate(); err != nil {
+			return nil, err
+		}
+	}
 	if req.SessionKey == "" {
 		return nil, errdefs.Invalid("sessionKey", "must not be empty")
 	}
@@ -90,7 +98,7 @@ func (c *Client) Create(ctx context.Context, req CreateRequest) (*Handle, error)
 	}
 	defer ws.Close()
 
-	session := c.runtime.session(sessionName{req.Sandbox.CacheDir, ws.ID()}, st, ws, c)
+	session := c.runtime.session(sessionName{req.Sandbox.CacheDir, ws.ID()}, st, c)
 	h := &Handle{
 		session: session, client: c, sandbox: req.Sandbox, shape: req.Sandbox.Shape(),
 		policy: req.NetworkPolicy, tags: req.Tags, events: req.Events, strategy: string(ws.Strategy()),
@@ -105,11 +113,11 @@ func openSession(ctx context.Context, st *store.Store, req CreateRequest) (*stor
 	if req.ExistingOnly {
 		return st.Attach(ctx, store.SessionID(req.SessionKey))
 	}
-	var template *store.TemplateRef
+	made := store.NewSession{NetworkPolicy: string(req.InitialNetworkPolicy), Tags: req.Tags}
 	if req.TemplateKey != nil {
-		template = &store.TemplateRef{Key: *req.TemplateKey, Revision: req.TemplateRevision}
+		made.Template = &store.TemplateRef{Key: *req.TemplateKey, Revision: req.TemplateRevision}
 	}
-	return st.OpenSession(ctx, req.SessionKey, template, req.Tags)
+	return st.OpenSession(ctx, req.SessionKey, made)
 }
 
 // adopt records the handle, so that the client's end ends it.
@@ -176,19 +184,15 @@ func (r *Runtime) store(cacheDir string) (*store.Store, error) {
 // session returns the process's one Session of that name, with the client as a
 // user of it. Both happen under one lock, or a session could be forgotten
 // between being found and being used, and a second one stand for its directory.
-func (r *Runtime) session(name sessionName, st *store.Store, ws *store.Workspace, c *Client) *Session {
+func (r *Runtime) session(name sessionName, st *store.Store, c *Client) *Session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s := r.sessions[name]; s != nil {
 		s.attach(c)
-		if ws.Strategy() != store.Existing {
-			// Removed behind our back and made anew: what was set died with it.
-			s.forgetPolicy()
-		}
 		return s
 	}
 	s := &Session{
-		id: name.id, explicitPolicy: spec.Network(ws.NetworkPolicy()),
+		id:   name.id,
 		open: func(ctx context.Context) (*hold, error) { return openDurable(ctx, st, name.id) },
 		drop: func(ctx context.Context) error { return st.DeleteSession(ctx, name.id) },
 		gone: func() { r.forget(name) },

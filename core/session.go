@@ -37,8 +37,6 @@ type Session struct {
 	mu sync.Mutex
 	// clients counts the handles of each client.
 	clients map[*Client]int
-	// explicitPolicy is what was set at run time; empty leaves it to the handle's option.
-	explicitPolicy spec.Network
 	// live is the generation that takes new commands, or is on its way to.
 	live *generation
 	// slots bounds live commands by slotLimit; a different limit makes new slots.
@@ -235,29 +233,23 @@ func within(d time.Duration, c <-chan struct{}) {
 	}
 }
 
-func (s *Session) policy(fallback spec.Network) spec.Network {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.explicitPolicy != "" {
-		return s.explicitPolicy
-	}
-	return fallback
-}
-
-// setPolicy stores the policy first: a policy that a restart would forget is not set.
+// setPolicy puts a policy on record. It is the directory's and not the session's:
+// one that is made anew under the same name, by whichever process, has its own.
 func (s *Session) setPolicy(ctx context.Context, policy spec.Network) error {
 	h, err := s.acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.release(h)
-	if err := h.workspace.SetNetworkPolicy(string(policy)); err != nil {
-		return err
+	return h.workspace.SetNetworkPolicy(string(policy))
+}
+
+// policy is what was set for the session, or fallback.
+func (h *hold) policy(fallback spec.Network) spec.Network {
+	if set := h.workspace.NetworkPolicy(); set != "" {
+		return spec.Network(set)
 	}
-	s.mu.Lock()
-	s.explicitPolicy = policy
-	s.mu.Unlock()
-	return nil
+	return fallback
 }
 
 // delete ends the session's compute and removes its files.
@@ -265,17 +257,7 @@ func (s *Session) delete(ctx context.Context) error {
 	if err := s.stop(ctx); err != nil {
 		return err
 	}
-	if err := s.drop(ctx); err != nil {
-		return err
-	}
-	s.forgetPolicy()
-	return nil
-}
-
-func (s *Session) forgetPolicy() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.explicitPolicy = ""
+	return s.drop(ctx)
 }
 
 // errStopped is what calls get that a stop ended.

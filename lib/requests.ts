@@ -77,6 +77,7 @@ export interface Requests {
       readonly templateKey: string | null;
       readonly templateRevision?: string;
       readonly networkPolicy: string;
+      readonly initialNetworkPolicy?: string;
       readonly tags?: Tags;
       readonly existingOnly?: boolean;
       readonly events?: boolean;

@@ -38,7 +38,7 @@ func TestApply(t *testing.T) {
 	st, err := store.Open(t.TempDir())
 	require.NoError(t, err)
 	open := func(key string, tags map[string]string) *store.Workspace {
-		ws, err := st.OpenSession(t.Context(), key, nil, tags)
+		ws, err := st.OpenSession(t.Context(), key, store.NewSession{Tags: tags})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = ws.Close() })
 		return ws

@@ -11,6 +11,9 @@
 // process may be killed between any two steps: the next call finds the old
 // state or the new one, and moves aside what was left half done.
 //
+// A session's metadata, its network policy among them, are on the disk before it
+// has its name.
+//
 // Two locks belong to an id. Its key is held by whoever builds, removes or
 // describes it; its lease by whoever uses it: shared, or exclusively to remove
 // it. The key comes first.
@@ -19,7 +22,8 @@
 // broken ones, a session opens all the same and they are written anew.
 //
 // What a killed process may leave for good, until it is pruned: trash, stagings
-// of ids that nobody asks for again, and temporary files among the metadata.
+// of ids that nobody asks for again, the metadata of such a session, and temporary
+// files among the metadata.
 //
 // The cache directory is trusted: nothing in a sandbox can reach it, so it goes
 // by paths. What is inside a workspace is not trusted, and goes by the

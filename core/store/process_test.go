@@ -75,11 +75,24 @@ func play(role, dir string) error {
 		}
 		fmt.Println("reused", reused)
 	case "create":
-		ws, err := s.OpenSession(ctx, "s", &TemplateRef{Key: "t"}, nil)
+		ws, err := s.OpenSession(ctx, "s", NewSession{Template: &TemplateRef{Key: "t"}})
 		if err != nil {
 			return err
 		}
 		fmt.Println(ws.Strategy(), count(ws.Path()))
+	case "confine": // sessions with a policy, one after another, to be killed anywhere
+		for i := 0; ; i++ {
+			ws, err := s.OpenSession(ctx, strconv.Itoa(i), NewSession{NetworkPolicy: "deny-all"})
+			if err != nil {
+				return err
+			}
+			if err := ws.Close(); err != nil {
+				return err
+			}
+			if i == 0 {
+				fmt.Println("ready")
+			}
+		}
 	case "churn": // everything, over and over, to be killed anywhere
 		for i := 0; ; i++ {
 			st, reused, err := s.BeginTemplate(ctx, "t", strconv.Itoa(i), nil)
@@ -94,7 +107,7 @@ func play(role, dir string) error {
 					return err
 				}
 			}
-			ws, err := s.OpenSession(ctx, "s", &TemplateRef{Key: "t", Revision: strconv.Itoa(i)}, nil)
+			ws, err := s.OpenSession(ctx, "s", NewSession{Template: &TemplateRef{Key: "t", Revision: strconv.Itoa(i)}})
 			if err != nil {
 				return err
 			}
@@ -205,6 +218,30 @@ func TestProcesses_KilledLeaderBlocksNobody(t *testing.T) {
 	require.NoError(t, <-waiting)
 }
 
+func TestProcesses_KilledMakerLeavesNoSessionWithoutItsPolicy(t *testing.T) {
+	for range 12 {
+		s := open(t)
+		cmd := startReady(t, "confine", s.dir)
+		end := time.NewTimer(time.Duration(rand.IntN(20)) * time.Millisecond)
+		<-end.C
+		require.NoError(t, cmd.Process.Kill())
+		_ = cmd.Wait()
+
+		there, err := s.Sessions()
+		require.NoError(t, err)
+		require.NotEmpty(t, there)
+		for _, e := range there {
+			ws, err := s.Attach(t.Context(), e.ID)
+			require.NoError(t, err)
+			require.Equal(t, "deny-all", ws.NetworkPolicy())
+			require.NoError(t, ws.Close())
+		}
+		// The one that was under way: its staging, and what was on record of it.
+		require.NoError(t, os.RemoveAll(s.dir))
+		require.NoError(t, s.ensure())
+	}
+}
+
 func TestProcesses_KilledAnywhere(t *testing.T) {
 	s := open(t)
 	for range 12 {
@@ -221,7 +258,7 @@ func TestProcesses_KilledAnywhere(t *testing.T) {
 			require.NoError(t, st.Publish(t.Context()))
 		}
 		// Whatever the dead process left is either complete or not there.
-		ws, err := s.OpenSession(t.Context(), "s", &TemplateRef{Key: "t"}, nil)
+		ws, err := s.OpenSession(t.Context(), "s", NewSession{Template: &TemplateRef{Key: "t"}})
 		require.NoError(t, err)
 		require.Equal(t, templateFiles, count(ws.Path()))
 		require.NoError(t, s.DeleteSession(t.Context(), ws.ID()))

@@ -17,16 +17,24 @@ const (
 	opDelete = "delete"
 )
 
-// OpenSession opens the session of sessionKey, and makes it from the template,
-// or empty when template is nil, if there is none. An existing session needs no
-// template, and keeps the tags it has. Several callers, in several processes,
-// get the same session, which is complete.
+// NewSession is what a session is made of. The zero value makes an empty one.
+type NewSession struct {
+	// Template is what the session is cloned from. Nil makes an empty session.
+	Template *TemplateRef
+	// NetworkPolicy is on record from the session's first moment, as one that was
+	// set. Empty sets none.
+	NetworkPolicy string
+	// Tags are kept with the session.
+	Tags map[string]string
+}
+
+// OpenSession opens the session of sessionKey, and makes it if there is none. An
+// existing session needs no template, and keeps the policy and the tags it has.
+// Several callers, in several processes, get the same session, which is complete.
 //
 // The workspace is the caller's to close. Errors: ERR_TEMPLATE_NOT_FOUND,
 // ERR_ABORTED, ERR_CORRUPT, errnos such as ENOSPC.
-func (s *Store) OpenSession(
-	ctx context.Context, sessionKey string, template *TemplateRef, tags map[string]string,
-) (*Workspace, error) {
+func (s *Store) OpenSession(ctx context.Context, sessionKey string, made NewSession) (*Workspace, error) {
 	if err := s.check(opCreate); err != nil {
 		return nil, err
 	}
@@ -50,7 +58,7 @@ func (s *Store) OpenSession(
 	}
 	// Whoever held the key before may have made it.
 	if ws, err = s.existing(id); errors.Is(err, fs.ErrNotExist) {
-		ws, err = s.createSession(ctx, id, template, tags)
+		ws, err = s.createSession(ctx, id, made)
 	}
 	// The session is there, so a lock that cannot be released is no reason to
 	// say otherwise.
@@ -95,11 +103,10 @@ func (s *Store) existing(id string) (*Workspace, error) {
 
 // createSession builds a session beside its place and renames it. The caller
 // holds the key.
-func (s *Store) createSession(
-	ctx context.Context, id string, template *TemplateRef, tags map[string]string,
-) (*Workspace, error) {
+func (s *Store) createSession(ctx context.Context, id string, made NewSession) (*Workspace, error) {
 	m := s.newMetadata(KindSession, id)
-	m.Tags = tags
+	m.Tags, m.NetworkPolicy = made.Tags, made.NetworkPolicy
+	template := made.Template
 	var source *os.File
 	if template != nil {
 		dir, held, err := s.openTemplate(ctx, *template)
@@ -115,7 +122,8 @@ func (s *Store) createSession(
 	}
 	result, err := fill(ctx, source, dir, template)
 	if err == nil {
-		err = s.publish(KindSession, id)
+		m.CloneStrategy = result.Strategy
+		err = s.publishSession(m)
 	}
 	if err != nil {
 		_ = dir.Close()
@@ -126,15 +134,25 @@ func (s *Store) createSession(
 		}
 		return nil, err
 	}
-	m.CloneStrategy = result.Strategy
-	// The session is there, whether or not its metadata are.
-	_ = s.writeMetadata(m)
 	ws, err := s.newWorkspace(dir, id, s.path(KindSession, id), leaseLock(KindSession, id))
 	if err != nil {
 		return nil, err
 	}
-	ws.strategy, ws.skipped = result.Strategy, result.Skipped
+	ws.strategy, ws.skipped, ws.policy = result.Strategy, result.Skipped, m.NetworkPolicy
 	return ws, nil
+}
+
+// publishSession puts m on record and then gives the session its name. The other
+// way round there would be a session without its policy for a moment, and for
+// good if this process ended in it; or with what an earlier session of the name
+// has left on record.
+func (s *Store) publishSession(m *Metadata) error {
+	if err := s.writeMetadata(m); err != nil {
+		return err
+	}
+	// Should this fail, what is on record of a session that is not there is
+	// replaced by the next one's; and the session may be there all the same.
+	return s.publish(KindSession, m.ID)
 }
 
 // fill copies the template, if there is one.

@@ -48,7 +48,7 @@ func TestOpenSession_MissingTemplate(t *testing.T) {
 	s := open(t)
 	makeTemplate(t, s, "t", nil)
 	for _, ref := range []TemplateRef{{Key: "other"}, {Key: "t", Revision: "2"}} {
-		_, err := s.OpenSession(t.Context(), "s", &ref, nil)
+		_, err := s.OpenSession(t.Context(), "s", NewSession{Template: &ref})
 		requireCode(t, s, err, errdefs.TemplateNotFound)
 	}
 	require.NoFileExists(t, s.path(KindSession, SessionID("s")))
@@ -59,7 +59,7 @@ func TestOpenSession_MissingTemplate(t *testing.T) {
 
 func TestOpenSession_Arguments(t *testing.T) {
 	s := open(t)
-	_, err := s.OpenSession(t.Context(), "", nil, nil)
+	_, err := s.OpenSession(t.Context(), "", NewSession{})
 	requireCode(t, s, err, errdefs.InvalidArgument)
 	for _, key := range []string{"../../x", "a/b", "\x00", "\xff", "."} {
 		ws := openSession(t, s, key, nil)
@@ -91,7 +91,7 @@ func TestOpenSession_NotADirectory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := open(t)
 			require.NoError(t, make(s.path(KindSession, SessionID("s"))))
-			_, err := s.OpenSession(t.Context(), "s", nil, nil)
+			_, err := s.OpenSession(t.Context(), "s", NewSession{})
 			requireCode(t, s, err, errdefs.Corrupt)
 			require.NoError(t, s.DeleteSession(t.Context(), SessionID("s")))
 			openSession(t, s, "s", nil)
@@ -105,7 +105,7 @@ func TestOpenSession_Aborted(t *testing.T) {
 	reason := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(reason)
-	_, err := s.OpenSession(ctx, "s", &TemplateRef{Key: "t"}, nil)
+	_, err := s.OpenSession(ctx, "s", NewSession{Template: &TemplateRef{Key: "t"}})
 	requireCode(t, s, err, errdefs.Aborted)
 	require.ErrorIs(t, err, reason)
 
@@ -114,7 +114,7 @@ func TestOpenSession_Aborted(t *testing.T) {
 	ctx, cancel = context.WithCancelCause(t.Context())
 	result := make(chan error, 1)
 	go func() {
-		_, err := s.OpenSession(ctx, "s", nil, nil)
+		_, err := s.OpenSession(ctx, "s", NewSession{})
 		result <- err
 	}()
 	cancel(reason)
@@ -135,7 +135,7 @@ func TestOpenSession_FullDisk(t *testing.T) {
 	s, err := Open(dir)
 	require.NoError(t, err)
 	makeTemplate(t, s, "t", map[string]string{"big": string(make([]byte, 600<<10))})
-	_, err = s.OpenSession(t.Context(), "s", &TemplateRef{Key: "t"}, nil)
+	_, err = s.OpenSession(t.Context(), "s", NewSession{Template: &TemplateRef{Key: "t"}})
 	requireCode(t, s, err, "ENOSPC")
 	var e *errdefs.Error
 	require.ErrorAs(t, err, &e)
@@ -143,6 +143,73 @@ func TestOpenSession_FullDisk(t *testing.T) {
 	requireConsistent(t, s)
 	require.NoFileExists(t, s.path(KindSession, SessionID("s")))
 	require.NoError(t, openSession(t, s, "small", nil).Check())
+}
+
+func TestOpenSession_PolicyOfANewSession(t *testing.T) {
+	s := open(t)
+	open := func(policy string) *Workspace {
+		ws, err := s.OpenSession(t.Context(), "s", NewSession{NetworkPolicy: policy})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, ws.Close()) })
+		return ws
+	}
+	ws := open("deny-all")
+	require.Equal(t, "deny-all", ws.NetworkPolicy())
+	require.Equal(t, "deny-all", s.readMetadata(KindSession, ws.ID()).NetworkPolicy)
+	require.Equal(t, "deny-all", open("allow-all").NetworkPolicy(), "it is of the session's making")
+	require.NoError(t, ws.SetNetworkPolicy("allow-all"))
+	require.Equal(t, "allow-all", open("deny-all").NetworkPolicy())
+
+	// What an earlier session of the name left on record says nothing about this one.
+	for _, policy := range []string{"deny-all", ""} {
+		require.NoError(t, os.RemoveAll(ws.Path()))
+		require.Equal(t, policy, open(policy).NetworkPolicy())
+		require.Equal(t, policy, s.readMetadata(KindSession, ws.ID()).NetworkPolicy)
+		require.Equal(t, policy, open("x").NetworkPolicy())
+	}
+}
+
+func TestOpenSession_NobodySeesOneWithoutItsPolicy(t *testing.T) {
+	s := open(t)
+	id := SessionID("s")
+	for range 50 {
+		seen := make(chan string, 1)
+		go func() {
+			for {
+				ws, err := s.Attach(t.Context(), id)
+				if errdefs.CodeOf(err) == errdefs.SessionGone {
+					continue
+				}
+				if err != nil {
+					seen <- err.Error()
+					return
+				}
+				policy := ws.NetworkPolicy()
+				_ = ws.Close()
+				seen <- policy
+				return
+			}
+		}()
+		ws, err := s.OpenSession(t.Context(), "s", NewSession{NetworkPolicy: "deny-all"})
+		require.NoError(t, err)
+		require.NoError(t, ws.Close())
+		require.Equal(t, "deny-all", <-seen)
+		require.NoError(t, s.DeleteSession(t.Context(), id))
+	}
+}
+
+func TestOpenSession_PolicyThatCannotBeRecorded(t *testing.T) {
+	s := open(t)
+	inTheWay := s.metadataPath(KindSession, SessionID("s"))
+	require.NoError(t, os.MkdirAll(filepath.Join(inTheWay, "x"), 0o700))
+	_, err := s.OpenSession(t.Context(), "s", NewSession{NetworkPolicy: "deny-all"})
+	requireCode(t, s, err, "EISDIR")
+	require.NoDirExists(t, s.path(KindSession, SessionID("s")))
+	require.NoDirExists(t, s.path(KindSession, stagingPrefix+SessionID("s")))
+	require.NoError(t, os.RemoveAll(inTheWay))
+	ws, err := s.OpenSession(t.Context(), "s", NewSession{NetworkPolicy: "deny-all"})
+	require.NoError(t, err)
+	require.NoError(t, ws.Close())
 }
 
 func TestDeleteSession(t *testing.T) {

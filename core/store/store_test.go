@@ -75,7 +75,7 @@ func makeTemplate(t *testing.T, s *Store, key string, files map[string]string) {
 
 func openSession(t *testing.T, s *Store, key string, template *TemplateRef) *Workspace {
 	t.Helper()
-	ws, err := s.OpenSession(t.Context(), key, template, nil)
+	ws, err := s.OpenSession(t.Context(), key, NewSession{Template: template})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, ws.Close()) })
 	return ws
@@ -166,7 +166,7 @@ func TestStore_Closed(t *testing.T) {
 	ws := openSession(t, s, "s", nil)
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close())
-	_, err = s.OpenSession(t.Context(), "s", nil, nil)
+	_, err = s.OpenSession(t.Context(), "s", NewSession{})
 	requireCode(t, s, err, errdefs.Closed)
 	_, _, err = s.BeginTemplate(t.Context(), "t", "", nil)
 	requireCode(t, s, err, errdefs.Closed)
@@ -193,7 +193,9 @@ func TestMetadata_OnDisk(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(st.Workspace().Path(), "f"), nil, 0o644))
 	require.NoError(t, st.Publish(t.Context()))
-	ws, err := s.OpenSession(t.Context(), "s", &TemplateRef{Key: "t", Revision: "r1"}, map[string]string{"x": "y"})
+	ws, err := s.OpenSession(t.Context(), "s", NewSession{
+		Template: &TemplateRef{Key: "t", Revision: "r1"}, Tags: map[string]string{"x": "y"},
+	})
 	require.NoError(t, err)
 	require.NoError(t, ws.SetNetworkPolicy("deny-all"))
 	require.NoError(t, ws.Close())
@@ -306,7 +308,7 @@ func TestWorkspace_Gone(t *testing.T) {
 			if name != "replaced" {
 				requireCode(t, s, ws.SetNetworkPolicy("x"), errdefs.SessionGone)
 				// A cleaner was at work, and the next call makes a new session.
-				ws, err = s.OpenSession(t.Context(), "s", nil, nil)
+				ws, err = s.OpenSession(t.Context(), "s", NewSession{})
 				require.NoError(t, err)
 				require.Equal(t, treecopy.Empty, ws.Strategy())
 				require.NoError(t, ws.Close())

@@ -1,7 +1,7 @@
 // What eve 0.64 to 0.80 do with a provider around its sessions.
 
 import assert from "node:assert/strict";
-import { readdirSync, rmSync } from "node:fs";
+import { readdirSync, rmSync, watch } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 
@@ -37,6 +37,9 @@ function providerIn(place: Place) {
     },
   };
 }
+
+const isAlone = async (sandbox: SandboxOperations) =>
+  (await sandbox.run({ command: "test $(tail -n +3 /proc/net/dev | wc -l) = 1" })).exitCode === 0;
 
 const cases: Readonly<Record<string, (place: Place) => Promise<void>>> = {
   "without files and without prepare there is no template": async (place) => {
@@ -127,13 +130,20 @@ const cases: Readonly<Record<string, (place: Place) => Promise<void>>> = {
 
   "open's network counts when the sandbox is made, and is remembered": async (place) => {
     const { start, resume } = providerIn(place);
-    const isAlone = async (sandbox: SandboxOperations) =>
-      (await sandbox.run({ command: "test $(tail -n +3 /proc/net/dev | wc -l) = 1" })).exitCode === 0;
     const { state } = await start("s", { networkPolicy: "deny-all" });
     assert.equal(await isAlone((await start("s", { networkPolicy: "allow-all" })).sandbox), true);
     assert.equal(await isAlone((await start("s")).sandbox), true);
     const { sandbox } = await resume("s", state);
     assert.equal(await isAlone(sandbox), true);
+  },
+
+  "a sandbox whose maker is killed as soon as it is there has the network that open() named": async (place) => {
+    const { start } = providerIn(place);
+    await start("of this process");
+    for (const id of ["one", "two", "three", "four", "five"]) {
+      await killMaker(place, id, { networkPolicy: "deny-all" });
+      assert.equal(await isAlone((await start(id)).sandbox), true);
+    }
   },
 
   "an option of open() that is unknown, or cannot be enforced, is refused and makes nothing": async (place) => {
@@ -217,6 +227,16 @@ const cases: Readonly<Record<string, (place: Place) => Promise<void>>> = {
     await assert.rejects(sandbox.run({ command: "true" }), code("ERR_CLOSED"));
   },
 };
+
+/** Has another process make a sandbox, and kills it in the moment in which the sandbox has its name. */
+async function killMaker(place: Place, id: string, open: object): Promise<void> {
+  const options = { cacheDir: place.cacheDir };
+  const maker = program("start", { factory: factory.module, options, id, open, artifact: empty });
+  const watcher = watch(join(place.cacheDir, "sessions"), (_, name) => {
+    if (!name!.startsWith(".")) maker.kill();
+  });
+  await assert.rejects(maker.done, /SIGKILL/).finally(() => watcher.close());
+}
 
 for (const [name, play] of Object.entries(cases)) {
   test(`handles: ${name}`, { timeout: 120_000 }, () => inPlace(factory, play));

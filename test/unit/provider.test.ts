@@ -108,31 +108,22 @@ test("start: asks by the session's id, for the artifact's template and revision"
   assert.deepEqual(fake.names(), ["create", "create"]);
 });
 
-test("start: open's policy is set before anybody has a sandbox that was made, and not where one exists", async () => {
-  for (const [strategy, names] of [
-    ["empty", ["create", "sessionPolicy"]],
-    ["reflink", ["create", "sessionPolicy"]],
-    ["existing", ["create"]],
-  ] as const) {
+test("start: open's policy goes with the request that makes the sandbox, and no other request follows", async () => {
+  for (const strategy of ["empty", "reflink", "existing"]) {
     for (const start of [
-      (fake: Fake) => handles(fake).start(handleContext, { networkPolicy: "deny-all" }, artifact),
-      (fake: Fake) => connections(fake).start(connectionContext, { networkPolicy: "deny-all" }, artifact),
+      (fake: Fake, open?: object) => handles(fake).start(handleContext, open, artifact),
+      (fake: Fake, open?: object) => connections(fake).start(connectionContext, open, artifact),
     ]) {
       const fake = answering(strategy);
-      await start(fake);
-      assert.deepEqual(fake.names(), names);
+      await start(fake, { networkPolicy: "deny-all" });
+      await start(fake, {});
+      assert.deepEqual(fake.names(), ["create", "create"]);
+      const [first, second] = fake.received.map(({ request }) => request as Received<"create">["request"]);
+      assert.equal(first?.networkPolicy, "allow-all");
+      assert.equal(first?.initialNetworkPolicy, "deny-all");
+      assert.equal("initialNetworkPolicy" in second!, false);
     }
   }
-});
-
-test("start: a sandbox whose policy could not be set is removed, and the failure told", async () => {
-  const fake = fakeNative({
-    create: created("copy"),
-    sessionPolicy: (received) => received.fail({ code: "ENOSPC" }),
-    sessionDelete: done,
-  });
-  await assert.rejects(handles(fake).start(handleContext, { networkPolicy: "deny-all" }, artifact), { code: "ENOSPC" });
-  assert.deepEqual(fake.names(), ["create", "sessionPolicy", "sessionDelete"]);
 });
 
 test("start: what eve kept for another provider is refused before the core is asked", async () => {

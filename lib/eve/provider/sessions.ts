@@ -36,6 +36,7 @@ export interface Wanted {
 /** Makes them; `connect` is not called before the first use. */
 export function createSessions(connect: () => Environment, options: Options, failures: Failures): Sessions {
   async function upsert(project: Project, wanted: Wanted): Promise<OpenSession> {
+    const { networkPolicy } = wanted;
     const { template, revision } = templateOf(wanted.artifact);
     const environment = connect();
     const { templateRevision: _, ...shared } = opening(options, project);
@@ -45,17 +46,16 @@ export function createSessions(connect: () => Environment, options: Options, fai
         sessionKey: sessionName(wanted.sessionId),
         templateKey: template,
         ...(revision !== undefined && { templateRevision: revision }),
+        // With the same request: whoever opens the sandbox at this moment, and
+        // whoever finds it after this process died, gets no other network.
+        ...(networkPolicy !== undefined && { initialNetworkPolicy: networkPolicy }),
         tags: { sessionId: wanted.sessionId, ...wanted.tags },
       })
       .catch((error: unknown) => {
         if (template === null || !isCode(error, "ERR_TEMPLATE_NOT_FOUND")) throw error;
         throw failures.templateMissing(template, error);
       });
-    const open = environment.adopt(ok.session, options.onEvent);
-    if (ok.strategy !== "existing" && wanted.networkPolicy !== undefined) {
-      await setFirstPolicy(environment, open, wanted.networkPolicy);
-    }
-    return open;
+    return environment.adopt(ok.session, options.onEvent);
   }
 
   /** Calls `gone` where there is no such session. */
@@ -88,14 +88,4 @@ export function createSessions(connect: () => Environment, options: Options, fai
   }
 
   return { upsert, attach, remove };
-}
-
-async function setFirstPolicy(environment: Environment, open: OpenSession, networkPolicy: BwrapNetworkPolicy) {
-  try {
-    await environment.call("sessionPolicy", { session: open.handle, networkPolicy });
-  } catch (error) {
-    // Left there it would be found as one that exists, with another network than was asked for.
-    await environment.call("sessionDelete", { session: open.handle }).catch(() => {});
-    throw error;
-  }
 }

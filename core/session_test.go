@@ -1,0 +1,86 @@
+package core
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
+	"github.com/evelandhq/sandbox-bwrap/core/spec"
+)
+
+// host is what the processes of a test have in common: the cache. None of them
+// starts a sandbox.
+type host struct {
+	t        *testing.T
+	cacheDir string
+}
+
+func newHost(t *testing.T) host { return host{t, t.TempDir()} }
+
+// process returns a client in a process of its own.
+func (h host) process() *Client {
+	c := new(Runtime).NewClient()
+	h.t.Cleanup(c.Close)
+	return c
+}
+
+// create opens the session of the test, which would get any network, with
+// initial as the policy to begin with.
+func (h host) create(c *Client, initial spec.Network) *Handle {
+	h.t.Helper()
+	handle, err := c.Create(h.t.Context(), CreateRequest{
+		Sandbox: spec.Sandbox{CacheDir: h.cacheDir}, SessionKey: "s", NetworkPolicy: spec.AllowAll, InitialNetworkPolicy: initial,
+	})
+	require.NoError(h.t, err)
+	return handle
+}
+
+// requireNetwork is the network that the handle's next command gets.
+func (h host) requireNetwork(handle *Handle, want spec.Network) {
+	h.t.Helper()
+	held, err := handle.session.acquire(h.t.Context())
+	require.NoError(h.t, err)
+	defer handle.session.release(held)
+	require.Equal(h.t, want, held.policy(handle.policy))
+}
+
+func TestCreate_InitialPolicyIsTheMakersAlone(t *testing.T) {
+	h := newHost(t)
+	here, there := h.process(), h.process()
+	made := h.create(here, spec.DenyAll)
+	h.requireNetwork(made, spec.DenyAll)
+	for _, other := range []*Handle{h.create(here, ""), h.create(here, spec.AllowAll), h.create(there, spec.AllowAll)} {
+		h.requireNetwork(other, spec.DenyAll)
+	}
+	require.NoError(t, made.SetNetworkPolicy(t.Context(), spec.AllowAll))
+	h.requireNetwork(h.create(here, spec.DenyAll), spec.AllowAll)
+	h.requireNetwork(h.create(h.process(), spec.DenyAll), spec.AllowAll)
+}
+
+func TestCreate_RefusesAnInitialPolicyThatCannotBeEnforced(t *testing.T) {
+	h := newHost(t)
+	_, err := h.process().Create(t.Context(), CreateRequest{
+		Sandbox: spec.Sandbox{CacheDir: h.cacheDir}, SessionKey: "s", NetworkPolicy: spec.AllowAll, InitialNetworkPolicy: "some",
+	})
+	require.Equal(t, errdefs.Unsupported, errdefs.CodeOf(err))
+	h.requireNetwork(h.create(h.process(), ""), spec.AllowAll)
+}
+
+func TestPolicy_IsThatOfTheSessionThatIsThere(t *testing.T) {
+	for name, makeAnew := range map[string]func(h host, here, there *Client){
+		"made anew by this process":   func(h host, here, _ *Client) { h.create(here, spec.DenyAll) },
+		"made anew by another one":    func(h host, _, there *Client) { h.create(there, spec.DenyAll) },
+		"by another, and opened here": func(h host, here, there *Client) { h.create(there, spec.DenyAll); h.create(here, "") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			here, there := h.process(), h.process()
+			old := h.create(here, "")
+			require.NoError(t, old.SetNetworkPolicy(t.Context(), spec.AllowAll))
+			require.NoError(t, h.create(there, "").Delete(t.Context()))
+			makeAnew(h, here, there)
+			h.requireNetwork(old, spec.DenyAll)
+		})
+	}
+}
