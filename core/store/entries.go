@@ -44,7 +44,7 @@ func (s *Store) entry(id string) (Entry, error) {
 		return Entry{}, bare(err)
 	}
 	e := Entry{ID: id, LastUsedAt: st.ModTime()}
-	if m := s.readMetadata(KindSession, id); m != nil {
+	if m, _ := s.readMetadata(KindSession, id); m != nil {
 		e.Tags = m.Tags
 		if last, err := time.Parse(time.RFC3339, m.LastUsedAt); err == nil {
 			e.LastUsedAt = last

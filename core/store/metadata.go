@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
 	"github.com/evelandhq/sandbox-bwrap/core/internal/atomicfile"
@@ -47,23 +50,32 @@ func (s *Store) metadataPath(kind Kind, id string) string {
 	return filepath.Join(s.dir, "metadata", kind.dir(), id+".json")
 }
 
-// readMetadata returns nil for metadata that are missing, unreadable or not
-// what this package writes: whatever is wrong with them costs nothing but them.
-func (s *Store) readMetadata(kind Kind, id string) *Metadata {
-	f, err := os.Open(s.metadataPath(kind, id))
-	if err != nil {
-		return nil
-	}
-	defer func() { _ = f.Close() }()
-	data, err := io.ReadAll(io.LimitReader(f, maxMetadata))
-	if err != nil {
-		return nil
+// readMetadata returns nil for metadata that are missing or not what this package
+// writes: whatever is wrong with them costs nothing but them. Those that only
+// cannot be read now, by this process, are an error: a policy may be in them.
+func (s *Store) readMetadata(kind Kind, id string) (*Metadata, error) {
+	data, err := readSome(s.metadataPath(kind, id))
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.EISDIR), errors.Is(err, unix.ELOOP):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read the metadata: %w", bare(err))
 	}
 	var m Metadata
 	if json.Unmarshal(data, &m) != nil || m.SchemaVersion != schemaVersion || m.Kind != kind || m.ID != id {
-		return nil
+		return nil, nil
 	}
-	return &m
+	return &m, nil
+}
+
+// readSome reads what can be metadata of a file.
+func readSome(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return io.ReadAll(io.LimitReader(f, maxMetadata))
 }
 
 // writeMetadata replaces the metadata of m's entry. The caller holds its key.
@@ -90,7 +102,10 @@ func (s *Store) changeMetadata(kind Kind, id string, change func(*Metadata)) err
 	if err != nil {
 		return err // no entry, no metadata
 	}
-	m := s.readMetadata(kind, id)
+	m, err := s.readMetadata(kind, id)
+	if err != nil {
+		return err
+	}
 	if m == nil {
 		m = s.newMetadata(kind, id)
 		m.CreatedAt = iso(st.ModTime())
@@ -107,7 +122,7 @@ const touchInterval = time.Minute
 // touch notes that an entry was used, unless that was noted a moment ago or
 // someone is at its metadata now. It is not worth an error.
 func (s *Store) touch(kind Kind, id string) {
-	if m := s.readMetadata(kind, id); m != nil {
+	if m, _ := s.readMetadata(kind, id); m != nil {
 		last, err := time.Parse(time.RFC3339, m.LastUsedAt)
 		// A time in the future is a clock that was wrong once.
 		if age := s.now().Sub(last); err == nil && age >= 0 && age < touchInterval {

@@ -94,7 +94,11 @@ func (s *Store) existing(id string) (*Workspace, error) {
 		return nil, err
 	}
 	ws.strategy = Existing
-	if m := s.readMetadata(KindSession, id); m != nil {
+	m, err := s.readMetadata(KindSession, id)
+	if err != nil {
+		return nil, errors.Join(err, ws.Close())
+	}
+	if m != nil {
 		ws.policy = m.NetworkPolicy
 	}
 	s.touch(KindSession, id)

@@ -80,7 +80,7 @@ func TestOpenSession_OfTheOriginal(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o755), st.Mode().Perm())
 	require.FileExists(t, filepath.Join(path, "f"))
-	require.Equal(t, iso(st.ModTime()), s.readMetadata(KindSession, ws.ID()).CreatedAt)
+	require.Equal(t, iso(st.ModTime()), metadata(t, s, KindSession, ws.ID()).CreatedAt)
 }
 
 func TestOpenSession_NotADirectory(t *testing.T) {
@@ -155,7 +155,7 @@ func TestOpenSession_PolicyOfANewSession(t *testing.T) {
 	}
 	ws := open("deny-all")
 	require.Equal(t, "deny-all", ws.NetworkPolicy())
-	require.Equal(t, "deny-all", s.readMetadata(KindSession, ws.ID()).NetworkPolicy)
+	require.Equal(t, "deny-all", metadata(t, s, KindSession, ws.ID()).NetworkPolicy)
 	require.Equal(t, "deny-all", open("allow-all").NetworkPolicy(), "it is of the session's making")
 	require.NoError(t, ws.SetNetworkPolicy("allow-all"))
 	require.Equal(t, "allow-all", open("deny-all").NetworkPolicy())
@@ -164,7 +164,7 @@ func TestOpenSession_PolicyOfANewSession(t *testing.T) {
 	for _, policy := range []string{"deny-all", ""} {
 		require.NoError(t, os.RemoveAll(ws.Path()))
 		require.Equal(t, policy, open(policy).NetworkPolicy())
-		require.Equal(t, policy, s.readMetadata(KindSession, ws.ID()).NetworkPolicy)
+		require.Equal(t, policy, metadata(t, s, KindSession, ws.ID()).NetworkPolicy)
 		require.Equal(t, policy, open("x").NetworkPolicy())
 	}
 }

@@ -73,6 +73,13 @@ func makeTemplate(t *testing.T, s *Store, key string, files map[string]string) {
 	require.NoError(t, st.Publish(t.Context()))
 }
 
+func metadata(t *testing.T, s *Store, kind Kind, id string) *Metadata {
+	t.Helper()
+	m, err := s.readMetadata(kind, id)
+	require.NoError(t, err)
+	return m
+}
+
 func openSession(t *testing.T, s *Store, key string, template *TemplateRef) *Workspace {
 	t.Helper()
 	ws, err := s.OpenSession(t.Context(), key, NewSession{Template: template})
@@ -235,7 +242,7 @@ func TestMetadata_LostOrBroken(t *testing.T) {
 			require.Equal(t, Existing, again.Strategy())
 			require.Empty(t, again.NetworkPolicy())
 			require.FileExists(t, filepath.Join(again.Path(), "f"))
-			m := s.readMetadata(KindSession, ws.ID())
+			m := metadata(t, s, KindSession, ws.ID())
 			require.NotNil(t, m, "written anew")
 			require.Empty(t, m.CloneStrategy)
 			require.NoError(t, again.SetNetworkPolicy("allow-all"))
@@ -253,12 +260,65 @@ func TestMetadata_LostOrBroken(t *testing.T) {
 	})
 }
 
+// What cannot be read now may hold a policy: it is not taken for nothing.
+func TestMetadata_Unreadable(t *testing.T) {
+	s := open(t)
+	ws := openSession(t, s, "s", nil)
+	require.NoError(t, ws.SetNetworkPolicy("deny-all"))
+	t.Run("no descriptor left", func(t *testing.T) {
+		restore := leaveDescriptors(t, 1) // for the session's directory
+		_, err := s.Attach(t.Context(), ws.ID())
+		restore()
+		requireCode(t, s, err, "EMFILE")
+	})
+	t.Run("another user's", func(t *testing.T) {
+		if os.Geteuid() == 0 {
+			t.Log("root reads everywhere: the case needs an ordinary user")
+			return
+		}
+		path := s.metadataPath(KindSession, ws.ID())
+		require.NoError(t, os.Chmod(path, 0))
+		_, err := s.Attach(t.Context(), ws.ID())
+		requireCode(t, s, err, "EACCES")
+		s.now = func() time.Time { return time.Now().Add(time.Hour) }
+		ws.Touch()
+		require.NoError(t, os.Chmod(path, 0o600))
+	})
+	require.Equal(t, "deny-all", openSession(t, s, "s", nil).NetworkPolicy())
+}
+
+// leaveDescriptors lets the process open n more descriptors until restore is called.
+func leaveDescriptors(t *testing.T, n int) (restore func()) {
+	t.Helper()
+	var limit unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 64, Max: limit.Max}))
+	var fillers []int
+	for {
+		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			require.ErrorIs(t, err, unix.EMFILE)
+			break
+		}
+		fillers = append(fillers, fd)
+	}
+	for _, fd := range fillers[:n] {
+		require.NoError(t, unix.Close(fd))
+	}
+	return func() {
+		for _, fd := range fillers[n:] {
+			_ = unix.Close(fd)
+		}
+		require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	}
+}
+
 func TestMetadata_Touch(t *testing.T) {
 	s := open(t)
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s.now = func() time.Time { return now }
 	ws := openSession(t, s, "s", nil)
-	used := func() string { return s.readMetadata(KindSession, ws.ID()).LastUsedAt }
+	used := func() string { return metadata(t, s, KindSession, ws.ID()).LastUsedAt }
 	for _, step := range []struct {
 		to   time.Duration
 		want string
@@ -271,7 +331,7 @@ func TestMetadata_Touch(t *testing.T) {
 		ws.Touch()
 		require.Equal(t, step.want, used())
 	}
-	require.Equal(t, "2026-01-01T00:00:00.000Z", s.readMetadata(KindSession, ws.ID()).CreatedAt)
+	require.Equal(t, "2026-01-01T00:00:00.000Z", metadata(t, s, KindSession, ws.ID()).CreatedAt)
 }
 
 func TestMetadata_ConcurrentChanges(t *testing.T) {
@@ -286,7 +346,7 @@ func TestMetadata_ConcurrentChanges(t *testing.T) {
 	}()
 	for range 20 {
 		require.NoError(t, ws.SetNetworkPolicy("deny-all"))
-		require.Equal(t, "deny-all", s.readMetadata(KindSession, ws.ID()).NetworkPolicy)
+		require.Equal(t, "deny-all", metadata(t, s, KindSession, ws.ID()).NetworkPolicy)
 	}
 	<-done
 }

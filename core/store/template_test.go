@@ -108,7 +108,7 @@ func TestStaging_Workspace(t *testing.T) {
 	require.NoError(t, held.Release())
 	require.NoError(t, st.Publish(t.Context()))
 	requireCode(t, s, ws.Check(), errdefs.Closed)
-	require.Empty(t, s.readMetadata(KindTemplate, TemplateID("t", "")).NetworkPolicy)
+	require.Empty(t, metadata(t, s, KindTemplate, TemplateID("t", "")).NetworkPolicy)
 }
 
 func TestStaging_TakenAway(t *testing.T) {
