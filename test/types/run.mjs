@@ -1,6 +1,6 @@
-// Compiles backend.ts or provider.ts against the types of every eve release in
-// package.json, whichever it knows, and lets each of them look at our error for a
-// missing template. Installs them first.
+// Compiles backend.ts or provider.ts, whichever it knows, and the README's examples
+// for it against the types of every eve release in package.json, and lets each of
+// them look at our error for a missing template. Installs them first.
 import { execFileSync } from "node:child_process";
 import { readFile, writeFile, mkdir } from "node:fs/promises";
 import { join, relative } from "node:path";
@@ -33,8 +33,13 @@ const { templateNotProvisioned } = await import("../../dist/eve/errors.js");
 const failed = [];
 
 await mkdir(out, { recursive: true });
+const examples = await readmeExamples();
 for (const release of releases) {
-  const generation = Number(release.split(".")[1]) < 64 ? "backend" : "provider";
+  const minor = Number(release.split(".")[1]);
+  const generation = minor < 64 ? "backend" : "provider";
+  const shown = examples.filter((example) => example.generation === generation);
+  const sources = [`test/types/${generation}.ts`, ...shown.map(({ path }) => path)];
+  if (minor >= 66) sources.push("test/types/chosen-session.ts");
   const config = join(out, `${release}.json`);
   const from = (path) => relative(out, join(root, path));
   const eve = `test/types/node_modules/${release}/dist/src`;
@@ -53,12 +58,13 @@ for (const release of releases) {
         paths: {
           "eve/sandbox": [from(`${eve}/public/sandbox/index.d.ts`)],
           "eve/sandbox/provider": [from(`${eve}/public/sandbox/provider.d.ts`)],
+          "eve/tools": [from(`${eve}/public/tools/index.d.ts`)],
           "@evelandhq/sandbox-bwrap": [from("dist/index.d.ts")],
           "@evelandhq/sandbox-bwrap/provider": [from("dist/eve/provider/index.d.ts")],
         },
       },
       include: [],
-      files: [from(`test/types/${generation}.ts`)],
+      files: sources.map(from),
     }),
   );
   // From 0.64 it is exported nowhere.
@@ -69,12 +75,28 @@ for (const release of releases) {
   const recognised = SandboxTemplateNotProvisionedError.is(error);
   const compiled = tsc(config);
   console.log(
-    `${release}: types of the ${generation} ${compiled ? "fit" : "do not fit"}, ` +
-      `error ${recognised ? "recognised" : "not recognised"}`,
+    `${release}: types of the ${generation} and ${shown.length} of the README's examples ` +
+      `${compiled ? "fit" : "do not fit"}, error ${recognised ? "recognised" : "not recognised"}`,
   );
-  if (!compiled || !recognised) failed.push(release);
+  if (!compiled || !recognised || shown.length === 0) failed.push(release);
 }
 
 const unit = tsc(join(root, "tsconfig.test.json"));
 console.log(`test/unit: ${unit ? "compiles" : "does not compile"}`);
 if (failed.length > 0 || !unit || releases.length === 0) process.exit(1);
+
+/**
+ * Writes each block of TypeScript in the README to a file, on the lines that it has
+ * there, so that the compiler names them. Which eve it is for is told by the entry
+ * of ours that it imports.
+ */
+async function readmeExamples() {
+  const readme = await readFile(join(root, "README.md"), "utf8");
+  const found = [...readme.matchAll(/^```ts\n(.*?)^```$/gms)].map(async ({ index, 1: code }) => {
+    const line = readme.slice(0, index).split("\n").length;
+    const path = `build/types/README-${line}.ts`;
+    await writeFile(join(root, path), "\n".repeat(line) + code);
+    return { path, generation: code.includes('"@evelandhq/sandbox-bwrap/provider"') ? "provider" : "backend" };
+  });
+  return await Promise.all(found);
+}
