@@ -42,6 +42,7 @@ export type BwrapSandboxEvent =
       readonly reason: BwrapCommandFinishReason;
       readonly exitCode?: number;
       readonly durationMs: number;
+      /** What a `run()` wrote; of a `spawn()`, what had been read when this was told. */
       readonly stdoutBytes: number;
       readonly stderrBytes: number;
       /** Commands still alive in the generation. */

@@ -72,6 +72,8 @@ const factory: Factory = {
     "a timeout ends the whole tree and hands over what was captured": "eve's run() is a spawn(), which has no limit",
     "the output limit ends the whole tree and keeps head and tail": "eve's run() is a spawn(), which has no limit",
     "reasons come from what happened, not from what a message says": "eve's run() is a spawn(), which has no limit",
+    "the end of a run tells how much it has written":
+      "eve's run() is a spawn(), whose end may be told before its output is read",
     "shutdown() ends session object and processes, twice is once, and files are found again":
       "eve lets go of a session by stopping it",
   },
