@@ -213,7 +213,12 @@ const cases: Readonly<Record<string, (place: Place) => Promise<void>>> = {
     await implementation().onSessionEnd(context("two"), artifact, two.state, { reason: "failed" });
     assert.equal(job.alive(), 0);
     assert.deepEqual(readdirSync(join(place.cacheDir, "sessions")), []);
-    assert.equal(await output((await start("two", undefined, artifact)).sandbox, "cat deep/seed"), "seed\n");
+    const again = await start("two", undefined, artifact);
+    assert.equal(await output(again.sandbox, "cat deep/seed"), "seed\n");
+    // And after it was deleted.
+    await again.onSandboxDelete();
+    await implementation().onSessionEnd(context("two"), artifact, again.state, { reason: "completed" });
+    assert.deepEqual(readdirSync(join(place.cacheDir, "sessions")), []);
   },
 
   "the end of the server leaves no process": async (place) => {

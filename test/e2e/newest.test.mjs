@@ -17,6 +17,7 @@ import {
   scriptOf,
   startServer,
   until,
+  write,
 } from "./driver.mjs";
 import { chosen, record, rows, versionsOf } from "./matrix.mjs";
 
@@ -27,6 +28,9 @@ function stdout({ output, isError }) {
   assert.equal(output.exitCode, 0, JSON.stringify(output));
   return output.stdout;
 }
+
+/** What a login shell says before each command: eve's way to leave one running has to live with it. */
+const noise = "hello from the profile\n";
 
 /** A name for processes, and how many on the host bear it. */
 function mark() {
@@ -56,6 +60,8 @@ for (const eve of chosen(versionsOf("slow"))) {
       const job = mark();
       const conversation = openConversation(server);
       const turn = await conversation.begin("Take long.", [
+        write("/workspace/.bash_profile", `printf '${noise.trim()}\\n'`),
+        bash("echo fast"),
         bash(`echo begun; echo warning >&2; (${job.sleep}) & (setsid -w bash -c '${job.sleep}'); echo never`),
       ]);
       return { conversation, job, turn };
@@ -74,7 +80,8 @@ for (const eve of chosen(versionsOf("slow"))) {
     test(rows.slow.says, () =>
       record(eve, "slow", async () => {
         const { conversation, job, turn } = slow;
-        const [{ output }] = (await turn.end()).results;
+        const [, fast, { output }] = (await turn.end()).results;
+        assert.equal(stdout(fast), `${noise}fast\n`);
         assert.equal(output.status, "running", JSON.stringify(output));
         assert.equal(output.stdout, "begun\n");
         assert.equal(output.stderr, "warning\n");
@@ -89,8 +96,8 @@ for (const eve of chosen(versionsOf("slow"))) {
           ),
         ]);
         assert.match(stdout(tail), /begun[^]*warning/);
-        assert.equal(stdout(early), "none yet\n");
-        assert.equal(stdout(status), "143\n");
+        assert.equal(stdout(early), `${noise}none yet\n`);
+        assert.equal(stdout(status), `${noise}143\n`);
         // What left the group is its own: the sandbox's end is the end of it.
         assert.equal(await job.count(), 1);
         const [ended] = await conversation.say("Stop.", [{ name: "stop_sandbox", input: {} }]);

@@ -466,6 +466,22 @@ export const files: Cases = {
     assert.equal(await output(s, "ls -A d"), "f\n");
   },
 
+  // As eve writes an agent's skills while it runs.
+  "sixteen skills written at once are there for commands, and for another open": async ({ open }) => {
+    const { session } = await open();
+    const skill = (i: number) => `/workspace/.agents/skills/skill-${i}/SKILL.md`;
+    const writes = Array.from({ length: 16 }, (_, i) =>
+      session.writeTextFile({ path: skill(i), content: `skill ${i}\n` }),
+    );
+    await Promise.all(writes);
+    const numbers = Array.from(writes, (_, i) => i);
+    const all = numbers.map((i) => `skill ${i}\n`).join("");
+    const show = `cd "$HOME/.agents/skills" && for i in $(seq 0 15); do cat skill-$i/*; done; ls -A | wc -l`;
+    assert.equal(await output(session, show), `${all}16\n`);
+    const again = (await open()).session;
+    for (const i of numbers) assert.equal(await again.readTextFile({ path: skill(i) }), `skill ${i}\n`);
+  },
+
   "a stream that fails midway leaves the old content and no trace": async ({ session }) => {
     const s = await session();
     await s.writeTextFile({ path: "old", content: "old" });

@@ -142,6 +142,7 @@ export const isolation: Cases = {
       join(home, "secret"),
     ]) {
       assert.equal((await s.run({ command: `test -e ${quote(path)}` })).exitCode, 1, path);
+      assert.equal(await s.readTextFile({ path }), null, path);
     }
     const roots = (await output(s, "ls -A /")).trim().split("\n");
     const allowed = /^(bin|dev|etc|home|lib.*|nix|opt|proc|run|sbin|tmp|usr|var|workspace)$/;

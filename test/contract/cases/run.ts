@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { getEventListeners } from "node:events";
 
 import { SandboxError } from "../../../lib/index.ts";
-import { nap, until, within } from "../host.ts";
+import { descriptors, nap, until, within } from "../host.ts";
 import { code, output, same } from "../place.ts";
 import type { Cases } from "../suite.ts";
 
@@ -347,11 +347,14 @@ export const run: Cases = {
     assert.equal(stdout, "1\n");
   },
 
-  "no zombie is left of 100 commands with background children": async ({ session }) => {
+  "no zombie and no descriptor is left of 500 commands with background children": async ({ session }) => {
     const s = await session();
-    for (let i = 0; i < 10; i++) {
+    await output(s, "true");
+    const before = descriptors();
+    for (let i = 0; i < 50; i++) {
       await Promise.all(Array.from({ length: 10 }, () => output(s, "(true &) ; sleep 0.01 & true")));
     }
+    await until("the descriptors are back", () => descriptors() <= before);
     await until("no zombie is left", async () => {
       return (await output(s, "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z ' || true")) === "0\n";
     });

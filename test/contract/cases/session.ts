@@ -85,9 +85,16 @@ export const session: Cases = {
   "a policy that cannot be enforced is refused and changes nothing": async ({ open }) => {
     const port = await serveOutside();
     const opened = await open({ networkPolicy: "deny-all" });
-    const finer = { allow: { "example.com": [] } } as unknown as "allow-all";
-    await assert.rejects(opened.session.setNetworkPolicy(finer), code("ERR_UNSUPPORTED"));
-    await assert.rejects(opened.use({ networkPolicy: finer }), code("ERR_UNSUPPORTED"));
+    const headers = { authorization: "Basic x" };
+    for (const finer of [
+      { allow: { "example.com": [] } },
+      { allow: { "github.com": [{ transform: [{ headers }] }], "*": [] } },
+      { subnets: { deny: ["10.0.0.0/8"] } },
+      "some",
+    ] as unknown as "allow-all"[]) {
+      await assert.rejects(opened.session.setNetworkPolicy(finer), code("ERR_UNSUPPORTED"));
+      await assert.rejects(opened.use({ networkPolicy: finer }), code("ERR_UNSUPPORTED"));
+    }
     assert.equal(await reachesHost(opened.session, port), false);
   },
 

@@ -24,6 +24,24 @@ export const spawn: Cases = {
     assert.deepEqual([...stderr], [...Buffer.from("err"), 0xff]);
   },
 
+  "variables and the working directory are run()'s": async ({ session }) => {
+    const { run, spawn } = await session({ env: { A: "option", B: "option" } });
+    await run({ command: "mkdir -p a/b" });
+    const said = async (options: Omit<Parameters<typeof spawn>[0], "command">) => {
+      const command = 'printf "%s " "$PWD" "$A" "${B-unset}" "$AI_AGENT"';
+      const { stdout } = await spawn({ ...options, command });
+      const text = await textOf(stdout);
+      assert.equal((await run({ ...options, command })).stdout, text);
+      return text;
+    };
+    assert.equal(await said({}), "/workspace option option eve ");
+    assert.equal(
+      await said({ workingDirectory: "a/b", env: { A: "call", B: undefined } }),
+      "/workspace/a/b call unset eve ",
+    );
+    assert.equal(await said({ workingDirectory: "/tmp", env: { AI_AGENT: "other" } }), "/tmp option option other ");
+  },
+
   "output arrives while the command runs": async ({ session }) => {
     const { spawn } = await session();
     const p = await spawn({ command: "echo ready; exec sleep 600" });
