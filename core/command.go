@@ -59,14 +59,14 @@ func (h *Handle) start(ctx context.Context, op string, cmd spec.Command) (*Proce
 		return nil, err
 	}
 	if ctx.Err() != nil {
-		return nil, aborted(ctx, op)
+		return nil, errdefs.Abort(ctx, op, "")
 	}
 	if err := h.usable(op); err != nil {
 		return nil, err
 	}
 	free, err := h.session.slot(ctx, cmd.MaxProcesses)
 	if err != nil {
-		return nil, aborted(ctx, op)
+		return nil, errdefs.Abort(ctx, op, "")
 	}
 	p, err := h.launch(ctx, op, cmd)
 	if err != nil {
@@ -81,7 +81,7 @@ func (h *Handle) launch(ctx context.Context, op string, cmd spec.Command) (*Proc
 	g, err := h.session.generation(ctx, h)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil, aborted(ctx, op)
+			return nil, errdefs.Abort(ctx, op, "")
 		}
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func (h *Handle) launch(ctx context.Context, op string, cmd spec.Command) (*Proc
 	})
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil, aborted(ctx, op)
+			return nil, errdefs.Abort(ctx, op, "")
 		}
 		return nil, err
 	}

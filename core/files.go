@@ -2,7 +2,6 @@ package core
 
 import (
 	"context"
-	"errors"
 	"os"
 
 	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
@@ -80,7 +79,7 @@ func (h *Handle) withTree(ctx context.Context, op string, do func(*pathfs.Tree) 
 // tree returns the file API of the session's workspace, held until done is called.
 func (h *Handle) tree(ctx context.Context, op string) (done func(), t *pathfs.Tree, err error) {
 	if err := ctx.Err(); err != nil {
-		return nil, nil, aborted(ctx, op)
+		return nil, nil, errdefs.Abort(ctx, op, "")
 	}
 	if err := h.usable(op); err != nil {
 		return nil, nil, err
@@ -116,15 +115,4 @@ func (o sandboxOpener) Parent(ctx context.Context, path string, follow, makePare
 		return nil, "", err
 	}
 	return g.box.Opener().Parent(ctx, path, follow, makeParents)
-}
-
-// aborted is the error of a call whose context has ended: the cause, if that is
-// one of our errors, else ERR_ABORTED.
-func aborted(ctx context.Context, op string) error {
-	cause := context.Cause(ctx)
-	var known *errdefs.Error
-	if errors.As(cause, &known) {
-		return cause
-	}
-	return &errdefs.Error{Code: errdefs.Aborted, Op: op, Msg: "aborted by the caller", Err: cause}
 }

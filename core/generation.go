@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"time"
 
+	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
 	"github.com/evelandhq/sandbox-bwrap/core/event"
 	"github.com/evelandhq/sandbox-bwrap/core/supervise"
 )
@@ -63,7 +64,7 @@ func (s *Session) generation(ctx context.Context, h *Handle) (*generation, error
 			select {
 			case <-g.ended:
 			case <-ctx.Done():
-				return nil, aborted(ctx, "start")
+				return nil, errdefs.Abort(ctx, "start", "")
 			}
 			continue
 		case other:
@@ -77,7 +78,7 @@ func (s *Session) generation(ctx context.Context, h *Handle) (*generation, error
 		select {
 		case <-g.started:
 		case <-ctx.Done():
-			return nil, aborted(ctx, "start")
+			return nil, errdefs.Abort(ctx, "start", "")
 		}
 		if g.err != nil {
 			return nil, g.err
@@ -172,7 +173,7 @@ func (s *Session) end(ctx context.Context, g *generation, patient bool) error {
 	case <-g.cleaned:
 		return nil
 	case <-ctx.Done():
-		return aborted(ctx, "stop")
+		return errdefs.Abort(ctx, "stop", "")
 	}
 }
 

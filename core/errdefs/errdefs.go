@@ -6,6 +6,7 @@
 package errdefs
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -128,6 +129,18 @@ func File(op, path string, err error) error {
 		return &Error{Code: Code(unix.ErrnoName(errno)), Op: op, Path: path, Msg: errno.Error(), Err: err}
 	}
 	return &Error{Code: Internal, Op: op, Path: path, Err: err}
+}
+
+// Abort returns the error of a call whose context has ended: the cause, if that is
+// one of our errors, such as a Timeout, else Aborted with the cause in it. Path
+// may be empty.
+func Abort(ctx context.Context, op, path string) error {
+	cause := context.Cause(ctx)
+	var known *Error
+	if errors.As(cause, &known) {
+		return cause
+	}
+	return &Error{Code: Aborted, Op: op, Path: path, Msg: "aborted by the caller", Err: cause}
 }
 
 // CodeOf returns the code in err's chain, the POSIX name of a bare errno,

@@ -136,7 +136,7 @@ func (t *Tree) begin(ctx context.Context, op, path string) (place, error) {
 		return place{}, fail(op, path, err)
 	}
 	if ctx.Err() != nil {
-		return place{}, aborted(ctx, op, path)
+		return place{}, errdefs.Abort(ctx, op, path)
 	}
 	if t.Check != nil {
 		if err := t.Check(); err != nil {
@@ -144,10 +144,6 @@ func (t *Tree) begin(ctx context.Context, op, path string) (place, error) {
 		}
 	}
 	return p, nil
-}
-
-func aborted(ctx context.Context, op, path string) error {
-	return &errdefs.Error{Code: errdefs.Aborted, Op: op, Path: path, Msg: "the operation was aborted", Err: context.Cause(ctx)}
 }
 
 // errNotRegular is returned for FIFOs, devices and sockets.
@@ -245,7 +241,7 @@ func (t *Tree) WriteFile(ctx context.Context, path string, data []byte) error {
 	const part = 1 << 20 // between two looks at ctx
 	for len(data) > 0 {
 		if ctx.Err() != nil {
-			return errors.Join(aborted(ctx, "write", path), r.Discard())
+			return errors.Join(errdefs.Abort(ctx, "write", path), r.Discard())
 		}
 		n := min(part, len(data))
 		if _, err := r.Write(data[:n]); err != nil {
@@ -294,7 +290,7 @@ func (t *Tree) Remove(ctx context.Context, path string, recursive, force bool) e
 	case force && IsMissing(err) && !errors.Is(err, errLinkSlash):
 		return nil
 	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
-		return aborted(ctx, op, path)
+		return errdefs.Abort(ctx, op, path)
 	}
 	return fail(op, path, err)
 }

@@ -59,7 +59,7 @@ func Apply(ctx context.Context, st *store.Store, policy Policy) (Result, error) 
 	}
 	for _, id := range Plan(entries, policy, time.Now()) {
 		if ctx.Err() != nil {
-			return result, &errdefs.Error{Code: errdefs.Aborted, Op: "prune", Msg: "aborted by the caller", Err: context.Cause(ctx)}
+			return result, errdefs.Abort(ctx, "prune", "")
 		}
 		removed, err := st.DeleteSessionIf(ctx, id, func(e store.Entry) bool { return policy.expired(e, time.Now()) })
 		switch {

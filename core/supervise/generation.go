@@ -467,16 +467,7 @@ func (g *Generation) giveUp(id uint64, replies <-chan reply) {
 	}
 }
 
-// aborted is the error of a call whose context has ended: the cause, if that is
-// one of our errors, else ERR_ABORTED.
-func aborted(ctx context.Context, op string) error {
-	cause := context.Cause(ctx)
-	var known *errdefs.Error
-	if errors.As(cause, &known) {
-		return cause
-	}
-	return &errdefs.Error{Code: errdefs.Aborted, Op: op, Msg: "aborted by the caller", Err: cause}
-}
+func aborted(ctx context.Context, op string) error { return errdefs.Abort(ctx, op, "") }
 
 func closeAll(fds []int) {
 	for _, fd := range fds {
