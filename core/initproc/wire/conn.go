@@ -3,7 +3,6 @@
 package wire
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,19 +10,26 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/evelandhq/sandbox-bwrap/core/internal/linux"
 )
 
 // inlineLimit leaves room in a frame for the kernel's bookkeeping; larger
 // messages go into a memfd.
 const inlineLimit = MaxFrame / 2
 
-// inMemfd is the whole packet when the message lies in the first descriptor.
-var inMemfd = []byte(`{"kind":"memfd"}`)
+// inMemfd is the whole packet when the message lies in the first descriptor. No
+// message begins with a zero.
+var inMemfd = []byte{0}
 
 // Conn is one end of a conversation. Send may be called from any goroutine,
 // Recv from one. Close ends both directions and may be called more than once.
 type Conn struct {
+	// file is in blocking mode, so that the runtime does not watch it: to the
+	// runtime a socket that the peer has read from is news, and to us it is not.
+	// All calls on it are MSG_DONTWAIT.
 	file *os.File
+	poll *linux.Poll
 
 	// mu guards the fields below it.
 	mu    sync.Mutex
@@ -45,14 +51,15 @@ type outgoing struct {
 
 // NewConn takes ownership of fd, a connected SOCK_SEQPACKET socket.
 func NewConn(fd int) (*Conn, error) {
-	// The poller needs a non-blocking descriptor, or a Recv would pin a thread.
-	if err := unix.SetNonblock(fd, true); err != nil {
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("set control socket non-blocking: %w", err)
-	}
 	unix.CloseOnExec(fd)
+	poll, err := linux.NewPoll(fd)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("watch control socket: %w", err)
+	}
 	c := &Conn{
 		file:    os.NewFile(uintptr(fd), "control"),
+		poll:    poll,
 		frame:   make([]byte, MaxFrame),
 		control: make([]byte, unix.CmsgSpace(MaxFDs*4)),
 	}
@@ -73,8 +80,9 @@ func Pair() (ours, theirs int, err error) {
 // Send queues a message and returns. The descriptors belong to the Conn from
 // here on and are closed once sent, or when the Conn ends.
 func (c *Conn) Send(m Message, fds ...int) {
-	data, err := json.Marshal(m)
-	if err == nil && len(fds) > MaxFDs-1 {
+	data := encode(nil, m.fields())
+	var err error
+	if len(fds) > MaxFDs-1 {
 		err = errors.New("too many descriptors")
 	}
 	if err == nil && len(data) > inlineLimit {
@@ -110,18 +118,9 @@ func (c *Conn) Send(m Message, fds ...int) {
 	c.wake.Signal()
 }
 
-// writeNow sends a packet if that needs no wait, else it returns EAGAIN. The
-// caller holds mu.
+// writeNow sends a packet if that needs no wait, else it returns EAGAIN.
 func (c *Conn) writeNow(o outgoing) error {
-	raw, err := c.file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var sendErr error
-	if err := raw.Control(func(fd uintptr) { sendErr = sendmsg(int(fd), o) }); err != nil {
-		return err
-	}
-	return sendErr
+	return linux.Hold(c.file, func(fd int) error { return sendmsg(fd, o) })
 }
 
 func sendmsg(fd int, o outgoing) error {
@@ -165,17 +164,18 @@ func (c *Conn) write() {
 	}
 }
 
+// writePacket waits with a thread, which is rare: not before the peer is about
+// 200 packets behind.
 func (c *Conn) writePacket(o outgoing) error {
-	raw, err := c.file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var sendErr error
-	err = raw.Write(func(fd uintptr) bool {
-		sendErr = sendmsg(int(fd), o)
-		return sendErr != unix.EAGAIN
+	return linux.Hold(c.file, func(fd int) error {
+		for {
+			if err := sendmsg(fd, o); err != unix.EAGAIN {
+				return err
+			}
+			// closeLocked ends it, by the shutdown.
+			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, -1)
+		}
 	})
-	return errors.Join(err, sendErr)
 }
 
 // Recv waits for the next message. The descriptors, close-on-exec, belong to
@@ -198,7 +198,11 @@ func (c *Conn) Recv() (Message, []int, error) {
 		}
 	}
 	var m Message
-	if err := json.Unmarshal(data, &m); err != nil {
+	err = decode(data, m.fields())
+	if err == nil && m.Kind == "" {
+		err = errors.New("no kind")
+	}
+	if err != nil {
 		closeAll(fds)
 		return Message{}, nil, fmt.Errorf("decode control message: %w", err)
 	}
@@ -206,26 +210,30 @@ func (c *Conn) Recv() (Message, []int, error) {
 }
 
 func (c *Conn) readPacket() (data []byte, fds []int, err error) {
-	raw, err := c.file.SyscallConn()
-	if err != nil {
-		return nil, nil, io.EOF
-	}
 	buf, oob := c.frame, c.control
 	var n, oobn, flags int
-	var recvErr error
-	err = raw.Read(func(fd uintptr) bool {
+	recv := func(fd int) (err error) {
 		for {
-			n, oobn, flags, _, recvErr = unix.Recvmsg(int(fd), buf, oob, unix.MSG_CMSG_CLOEXEC)
-			if recvErr != unix.EINTR {
-				return recvErr != unix.EAGAIN
+			n, oobn, flags, _, err = unix.Recvmsg(fd, buf, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+			if err != unix.EINTR {
+				return err
 			}
 		}
-	})
-	if err != nil || recvErr == unix.ECONNRESET {
+	}
+	for {
+		if err = linux.Hold(c.file, recv); err != unix.EAGAIN {
+			break
+		}
+		var events [1]unix.EpollEvent
+		if _, err = c.poll.Wait(events[:]); err != nil {
+			break
+		}
+	}
+	if errors.Is(err, os.ErrClosed) || err == unix.ECONNRESET {
 		return nil, nil, io.EOF
 	}
-	if recvErr != nil {
-		return nil, nil, fmt.Errorf("receive control message: %w", recvErr)
+	if err != nil {
+		return nil, nil, fmt.Errorf("receive control message: %w", err)
 	}
 	fds, err = parseFDs(oob[:oobn])
 	if err != nil {
@@ -280,10 +288,8 @@ func (c *Conn) closeLocked() error {
 	c.wake.Broadcast()
 	// Shutdown before close: a Recv in the poller, and the peer, see the end at
 	// once even while another descriptor of this socket is still being passed on.
-	if raw, err := c.file.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
-	}
-	return c.file.Close()
+	_ = linux.Hold(c.file, func(fd int) error { return unix.Shutdown(fd, unix.SHUT_RDWR) })
+	return errors.Join(c.poll.Close(), c.file.Close())
 }
 
 // SealedMemfd returns a close-on-exec memfd that holds data, positioned at its

@@ -45,13 +45,14 @@ func TestConn_CarriesMessages(t *testing.T) {
 		"spawn": {Kind: KindSpawn, ID: 1<<63 + 1, Spawn: &Spawn{
 			Argv: []string{"/bin/bash", "-lc", "echo \x00\u2028"}, Env: []string{"A="}, Dir: "/workspace", Network: NetworkNone, Stdin: true,
 		}},
-		"at the limit":    {Kind: KindOpen, Path: strings.Repeat("p", inlineLimit-30)},
-		"over the limit":  {Kind: KindOpen, Path: strings.Repeat("p", inlineLimit)},
-		"over the frame":  {Kind: KindOpen, Path: strings.Repeat("p", MaxFrame)},
-		"very large":      {Kind: KindOpen, Path: strings.Repeat("p", MaxMessage-100)},
-		"with escapes":    {Kind: KindOpen, Path: strings.Repeat("\x01", inlineLimit/4)},
-		"a raw status":    {Kind: KindExited, ID: 1, Status: 0xffffffff},
-		"not UTF-8 paths": {Kind: KindOpen, Path: "/a\x7f"},
+		"at the limit":   {Kind: KindOpen, Path: strings.Repeat("p", inlineLimit-30)},
+		"over the limit": {Kind: KindOpen, Path: strings.Repeat("p", inlineLimit)},
+		"over the frame": {Kind: KindOpen, Path: strings.Repeat("p", MaxFrame)},
+		"very large":     {Kind: KindOpen, Path: strings.Repeat("p", MaxMessage-100)},
+		"with escapes":   {Kind: KindOpen, Path: strings.Repeat("\x01", inlineLimit/4)},
+		"a raw status":   {Kind: KindExited, ID: 1, Status: 0xffffffff},
+		"not UTF-8":      {Kind: KindOpened, Name: "a\xff\xc3"},
+		"below zero":     {Kind: KindKilled, Left: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a.Send(m)
@@ -116,7 +117,7 @@ func TestConn_SendNeverBlocks(t *testing.T) {
 func TestConn_KeepsTheOrderOfOneSender(t *testing.T) {
 	a, b := pair(t)
 	for i := range 1000 {
-		a.Send(Message{ID: uint64(i), Name: strings.Repeat("x", (i%3)*inlineLimit/2)})
+		a.Send(Message{Kind: KindKill, ID: uint64(i), Name: strings.Repeat("x", (i%3)*inlineLimit/2)})
 	}
 	for i := range 1000 {
 		m, _, err := b.Recv()
@@ -178,16 +179,16 @@ func TestConn_RefusesNonsense(t *testing.T) {
 		packet string
 		fds    func(t *testing.T) []int
 	}{
-		"not JSON":           {"hello", nil},
-		"another type":       {`{"id":"one"}`, nil},
-		"no memfd":           {string(inMemfd), nil},
-		"an empty memfd":     {string(inMemfd), func(t *testing.T) []int { return memfd(t, 0) }},
-		"a memfd of zeros":   {string(inMemfd), func(t *testing.T) []int { return memfd(t, 100) }},
-		"a huge memfd":       {string(inMemfd), func(t *testing.T) []int { return memfd(t, MaxMessage+1) }},
-		"a pipe as memfd":    {string(inMemfd), func(t *testing.T) []int { return pipe(t) }},
-		"a frame too large":  {strings.Repeat(" ", MaxFrame+1), nil},
-		"too many files":     {"{}", func(t *testing.T) []int { return append(many(t, MaxFDs), many(t, MaxFDs)...) }},
-		"JSON twice in a go": {"{}{}", nil},
+		"no message":        {"hello", nil},
+		"no kind":           {"\x04\x01", nil},
+		"no memfd":          {string(inMemfd), nil},
+		"an empty memfd":    {string(inMemfd), func(t *testing.T) []int { return memfd(t, 0) }},
+		"a memfd of zeros":  {string(inMemfd), func(t *testing.T) []int { return memfd(t, 100) }},
+		"a huge memfd":      {string(inMemfd), func(t *testing.T) []int { return memfd(t, MaxMessage+1) }},
+		"a pipe as memfd":   {string(inMemfd), func(t *testing.T) []int { return pipe(t) }},
+		"a frame too large": {strings.Repeat(" ", MaxFrame+1), nil},
+		"too many files":    {"\x03\x01k", func(t *testing.T) []int { return append(many(t, MaxFDs), many(t, MaxFDs)...) }},
+		"cut short":         {"\x03\x05kin", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ours, theirs, err := Pair()

@@ -1,7 +1,7 @@
 // Package wire is the protocol between the supervisor on the host and the two
 // processes of ours inside a sandbox: init (process 1) and the opener.
 //
-// It is spoken over inherited SOCK_SEQPACKET sockets. One packet is one JSON
+// It is spoken over inherited SOCK_SEQPACKET sockets. One packet is one
 // message with at most [MaxFDs] descriptors; a message that would not fit a
 // frame travels in a sealed memfd instead, without the callers noticing.
 // Neither side ever waits for the other: sending queues, one goroutine writes.
@@ -64,37 +64,37 @@ const (
 
 // Message is one packet. Fields that a kind does not name are zero.
 type Message struct {
-	Kind Kind `json:"kind"`
+	Kind Kind
 	// ID pairs a reply with its request. The supervisor chooses it; for Spawn it
 	// names the command until the end of the generation and is never reused.
-	ID uint64 `json:"id,omitempty"`
+	ID uint64
 
 	// Version: Hello.
-	Version int `json:"version,omitempty"`
+	Version int
 	// Spawn: Spawn.
-	Spawn *Spawn `json:"spawn,omitempty"`
+	Spawn *Spawn
 	// Pid is the command's process id inside the sandbox: Started.
-	Pid int `json:"pid,omitempty"`
+	Pid int
 	// Status is the raw wait status of the command's main process: Exited.
-	Status uint32 `json:"status,omitempty"`
+	Status uint32
 	// Left counts processes that could not be ended: Killed.
-	Left int `json:"left,omitempty"`
+	Left int
 	// Stream is 1 (stdout) or 2 (stderr): Discard.
-	Stream int `json:"stream,omitempty"`
+	Stream int
 
 	// Path is a path as the sandbox sees it, absolute: Open, Parent.
-	Path string `json:"path,omitempty"`
+	Path string
 	// Follow resolves a link in the last component: Parent.
-	Follow bool `json:"follow,omitempty"`
+	Follow bool
 	// MakeParents creates missing directories on the way: Parent.
-	MakeParents bool `json:"makeParents,omitempty"`
+	MakeParents bool
 	// Name is the last component within the returned directory: Opened for Parent.
-	Name string `json:"name,omitempty"`
+	Name string
 
 	// Errno is what the kernel said: Failed.
-	Errno int `json:"errno,omitempty"`
+	Errno int
 	// Stage is the step that failed ("chdir", "exec", "fork", …): Failed.
-	Stage Stage `json:"stage,omitempty"`
+	Stage Stage
 }
 
 // Stage is the step of starting a command at which the kernel refused.
@@ -122,13 +122,13 @@ const (
 // Spawn describes one command.
 type Spawn struct {
 	// Argv is the argument vector; Argv[0] is an absolute path inside the sandbox.
-	Argv []string `json:"argv"`
+	Argv []string
 	// Env is the whole environment, as NAME=value.
-	Env []string `json:"env"`
+	Env []string
 	// Dir is the absolute working directory inside the sandbox.
-	Dir string `json:"dir"`
+	Dir string
 	// Network is the command's network namespace.
-	Network Network `json:"network"`
+	Network Network
 	// Stdin asks for a writable stdin pipe; without it stdin is at end of file.
-	Stdin bool `json:"stdin,omitempty"`
+	Stdin bool
 }

@@ -282,6 +282,18 @@ export const files: Cases = {
     );
   },
 
+  "a link to a name that is not UTF-8 is followed to that name": async ({ session }) => {
+    const s = await session();
+    for (const place of ["/workspace/odd", "/tmp/odd"]) {
+      const odd = `mkdir ${place}; cd ${place}`;
+      await output(s, `${odd}; printf old > $'\\xff\\xfe'; ln -s $'\\xff\\xfe' there; ln -s $'\\xfe\\xff' dangling`);
+      await expectReads(s, { [`${place}/there`]: "old", [`${place}/dangling`]: null });
+      await s.writeTextFile({ path: `${place}/there`, content: "new" });
+      await s.writeTextFile({ path: `${place}/dangling`, content: "made" });
+      assert.equal(await output(s, `cd ${place}; cat $'\\xff\\xfe' $'\\xfe\\xff'; ls | wc -l`), "newmade4\n");
+    }
+  },
+
   "the system's files are read-only, with the errno that a command sees": async ({ session }) => {
     const s = await session();
     for (const path of ["/usr/x", "/etc/hostname", "/x", "/usr/bin/bash", "/home/x"]) {
