@@ -68,7 +68,7 @@ func (s *server) start(id uint64, spawn *wire.Spawn, p *pipes) (wire.Stage, erro
 	}
 	err = s.network.enter(spawn.Network, s.pass)
 	if err == nil {
-		err = dropPrivileges(s.pass)
+		err = dropPrivileges(s.pass, s.bounding)
 	}
 	if err != nil {
 		mark.release()
@@ -101,16 +101,11 @@ func (s *server) start(id uint64, spawn *wire.Spawn, p *pipes) (wire.Stage, erro
 	return "", nil
 }
 
-// limit gives a fresh child the commands' limit of open files. Nothing in Go sets
-// one between fork and exec, and this thread's filter does not let it: another does.
+// limit gives a fresh child the commands' limit of open files: nothing in Go sets
+// one between fork and exec.
 func (s *server) limit(pid int) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		// Cannot fail for a child of the same user, and one that has gone needs none.
-		_ = s.pass.call(unix.SYS_PRLIMIT64, uintptr(pid), unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&s.children)))
-	}()
-	<-done
+	// Cannot fail for a child of the same user, and one that has gone needs none.
+	_ = s.pass.call(unix.SYS_PRLIMIT64, uintptr(pid), unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&s.children)))
 }
 
 // openPipes makes the standard streams.
@@ -128,7 +123,7 @@ func (s *server) openPipes(stdin bool) (p *pipes, err error) {
 		}
 		p.kept[i], p.inside[i+1] = ends[0], ends[1]
 		// The reading end only: a program may not expect EAGAIN when it writes.
-		if err := unix.SetNonblock(ends[0], true); err != nil {
+		if _, err := unix.FcntlInt(uintptr(ends[0]), unix.F_SETFL, unix.O_NONBLOCK); err != nil {
 			return p, fmt.Errorf("set pipe non-blocking: %w", err)
 		}
 		outside, err := unix.FcntlInt(uintptr(ends[0]), unix.F_DUPFD_CLOEXEC, 0)

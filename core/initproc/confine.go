@@ -151,9 +151,24 @@ const secureBits = 1<<0 | 1<<1 | // NOROOT, locked
 	1<<5 | // KEEP_CAPS, locked off
 	1<<6 | 1<<7 // NO_CAP_AMBIENT_RAISE, locked
 
-// dropPrivileges takes everything from the thread that a command must not have.
+// boundingSet returns the capabilities that bwrap has left in the bounding set of
+// this process.
+func boundingSet() (set []uintptr) {
+	for capability := uintptr(0); ; capability++ {
+		in, _, errno := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_READ, capability, 0)
+		if errno != 0 {
+			return set // past the last one this kernel knows
+		}
+		if in == 1 {
+			set = append(set, capability)
+		}
+	}
+}
+
+// dropPrivileges takes everything from the thread that a command must not have;
+// bounding is init's bounding set.
 // The order matters: each step needs what a later one takes.
-func dropPrivileges(p pass) error {
+func dropPrivileges(p pass, bounding []uintptr) error {
 	// The mask of bwrap's starter must not become the commands'.
 	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &unix.Sigset_t{}, nil); err != nil {
 		return fmt.Errorf("unblock signals: %w", err)
@@ -168,15 +183,7 @@ func dropPrivileges(p pass) error {
 	if err := unix.Prctl(unix.PR_SET_SECUREBITS, secureBits, 0, 0, 0); err != nil {
 		return fmt.Errorf("set secure bits: %w", err)
 	}
-	for capability := uintptr(0); capability < 64; capability++ {
-		// bwrap has dropped most of them, and to look is much cheaper than to drop.
-		in, _, errno := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_READ, capability, 0)
-		if errno == unix.EINVAL {
-			break // past the last one this kernel knows
-		}
-		if errno == 0 && in == 0 {
-			continue
-		}
+	for _, capability := range bounding {
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0); err != nil {
 			return fmt.Errorf("drop capability %d: %w", capability, err)
 		}

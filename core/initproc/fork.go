@@ -43,7 +43,7 @@ func (s *server) fork(c child) (int, error) {
 		files[i] = uintptr(fd)
 	}
 	if holds("init8") {
-		defer s.keepMoving(unix.Gettid())()
+		defer s.watchdog.begin()()
 	}
 	// A session of its own, so that a command can be signalled as a group and
 	// has no terminal. No parent-death signal: it would follow this thread.
@@ -68,41 +68,62 @@ const (
 	hopelessAfter = 3 * time.Second
 )
 
-// keepMoving looks after the fork on thread tid until the returned function is
-// called. The forking thread sleeps until its child has executed its program, and
-// until then any command, having the same user id, may stop the child and so hold
-// up init. A timer, not a goroutine: it almost never has anything to do.
-func (s *server) keepMoving(tid int) (done func()) {
-	started := time.Now()
-	// mu guards over, so that no signal is sent once done has returned.
-	var mu sync.Mutex
-	var over bool
-	var timer *time.Timer
-	mu.Lock()
-	defer mu.Unlock()
-	timer = time.AfterFunc(stuckAfter, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if over {
-			return
-		}
-		sig := unix.SIGCONT
-		if time.Since(started) > hopelessAfter {
-			sig = unix.SIGKILL
-		}
-		// Cannot hit another process: the child is not reaped before the fork has
-		// returned, and no other child has this thread as its parent.
-		for _, pid := range s.proc.childrenOf(tid) {
-			_ = unix.Kill(pid, sig)
-		}
-		timer.Reset(stuckInterval)
-	})
-	return func() {
-		mu.Lock()
-		defer mu.Unlock()
-		over = true
-		timer.Stop()
+// watchdog looks after the fork that is under way. The forking thread sleeps until
+// its child has executed its program, and until then any command, having the same
+// user id, may stop the child and so hold up init.
+//
+// Its timer is left to run out when a fork has ended in time, as forks do: to
+// stop it, and to set it anew for the next, would wake a thread each time.
+type watchdog struct {
+	proc procDir
+
+	// mu guards the fields below it, so that no signal is sent once the fork is over.
+	mu sync.Mutex
+	// tid is the forking thread, 0 when there is none.
+	tid     int
+	started time.Time
+	armed   bool
+}
+
+// begin watches a fork of the calling thread until the returned function is called.
+func (w *watchdog) begin() (done func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tid, w.started = unix.Gettid(), time.Now()
+	if !w.armed {
+		w.armed = true
+		time.AfterFunc(stuckAfter, w.look)
 	}
+	return w.end
+}
+
+func (w *watchdog) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tid = 0
+}
+
+func (w *watchdog) look() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.tid == 0 {
+		w.armed = false
+		return
+	}
+	if rest := stuckAfter - time.Since(w.started); rest > 0 {
+		time.AfterFunc(rest, w.look)
+		return
+	}
+	sig := unix.SIGCONT
+	if time.Since(w.started) > hopelessAfter {
+		sig = unix.SIGKILL
+	}
+	// Cannot hit another process: the child is not reaped before the fork has
+	// returned, and no other child has this thread as its parent.
+	for _, pid := range w.proc.childrenOf(w.tid) {
+		_ = unix.Kill(pid, sig)
+	}
+	time.AfterFunc(stuckInterval, w.look)
 }
 
 // reap collects dead children: the opener, orphans, whose parent init has become,
@@ -115,43 +136,50 @@ func (s *server) reap(children <-chan os.Signal) {
 	}
 }
 
-// attend collects a child of ours once it has exited. The news comes sooner by
-// its descriptor, which it takes over, than by SIGCHLD, whose way leads through
-// three goroutines. Without one (before Linux 5.2) it comes by SIGCHLD alone.
+// attend has a child collected as soon as it has exited. It takes over the
+// child's pidfd; without one (before Linux 5.2) the news comes by SIGCHLD alone,
+// whose way leads through three threads.
 func (s *server) attend(pidfd int) {
 	if pidfd < 0 {
 		return
 	}
-	if err := unix.SetNonblock(pidfd, true); err != nil {
+	if err := s.exits.Add(pidfd); err != nil {
 		_ = unix.Close(pidfd)
-		return
 	}
-	f := os.NewFile(uintptr(pidfd), "child")
-	go func() {
-		defer f.Close()
-		raw, err := f.SyscallConn()
+}
+
+// collectExits collects the children that were given to attend.
+func (s *server) collectExits() {
+	for {
+		var events [16]unix.EpollEvent
+		n, err := s.exits.Wait(events[:])
 		if err != nil {
 			return
 		}
-		_ = raw.Read(func(fd uintptr) bool {
-			poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-			_, err := unix.Poll(poll, 0)
-			return err != nil || poll[0].Revents != 0
-		})
+		for _, e := range events[:n] {
+			_ = unix.Close(int(e.Fd))
+		}
 		s.collect()
-	}()
+	}
 }
 
 // collect reaps what is dead and tells of the commands among it.
 func (s *server) collect() {
-	for _, m := range s.reapAll() {
-		s.conn.Send(m)
+	exited := s.reapAll()
+	s.forking.Lock()
+	collectGarbage()
+	s.forking.Unlock()
+	s.mu.Lock()
+	for _, c := range exited {
+		c.closeHungUp()
 	}
+	s.mu.Unlock()
 	s.sweep()
 }
 
-// reapAll returns the messages to send for the commands among the dead.
-func (s *server) reapAll() (exits []wire.Message) {
+// reapAll returns the commands among the dead, which it has told of: somebody
+// waits for that, and for nothing else here.
+func (s *server) reapAll() (exited []*command) {
 	s.forking.Lock()
 	defer s.forking.Unlock()
 	for {
@@ -161,22 +189,23 @@ func (s *server) reapAll() (exits []wire.Message) {
 			continue
 		}
 		if err != nil || pid <= 0 {
-			break
+			return exited
 		}
 		if pid == s.opener {
 			s.opener = 0
 		}
 		s.mu.Lock()
-		if c := s.byPid[pid]; c != nil {
+		c := s.byPid[pid]
+		if c != nil {
 			delete(s.byPid, pid)
 			c.exited = true
-			c.closeHungUp()
-			exits = append(exits, wire.Message{Kind: wire.KindExited, ID: c.id, Status: uint32(status)})
+			exited = append(exited, c)
 		}
 		s.mu.Unlock()
+		if c != nil {
+			s.conn.Send(wire.Message{Kind: wire.KindExited, ID: c.id, Status: uint32(status)})
+		}
 	}
-	collectGarbage()
-	return exits
 }
 
 // collectGarbage runs under forking. A collection stops all goroutines, and
@@ -196,7 +225,7 @@ func collectGarbage() {
 func (s *server) startOpener(id uint64) {
 	defer s.guard(id)
 	throwAwayThread()
-	if err := dropPrivileges(s.pass); err != nil {
+	if err := dropPrivileges(s.pass, s.bounding); err != nil {
 		s.fail(id, wire.StageSetup, err)
 		return
 	}

@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/evelandhq/sandbox-bwrap/core/initproc/wire"
+	"github.com/evelandhq/sandbox-bwrap/core/internal/linux"
 	"github.com/evelandhq/sandbox-bwrap/core/seccomp"
 )
 
@@ -115,16 +116,24 @@ func runInit() error {
 	if err != nil {
 		return err
 	}
+	exits, err := linux.NewPoll()
+	if err != nil {
+		return err
+	}
 	s := &server{
 		conn:     conn,
+		exits:    exits,
 		pass:     pass,
 		proc:     proc,
+		bounding: boundingSet(),
+		watchdog: watchdog{proc: proc},
 		null:     null,
 		children: limits,
 		commands: map[uint64]*command{},
 		byPid:    map[int]*command{},
 	}
 	go s.reap(children)
+	go s.collectExits()
 	for fd := range 3 {
 		if err := unix.Dup3(null, fd, 0); err != nil {
 			return fmt.Errorf("close standard stream %d: %w", fd, err)

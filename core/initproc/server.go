@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/evelandhq/sandbox-bwrap/core/initproc/wire"
+	"github.com/evelandhq/sandbox-bwrap/core/internal/linux"
 )
 
 // server is init's state. A request that takes time has a goroutine of its own.
@@ -18,10 +19,15 @@ type server struct {
 	pass pass
 	proc procDir
 	null int
+	// exits has the pidfds of children, see attend.
+	exits *linux.Poll
 	// children is the descriptor limit of what init starts.
 	children unix.Rlimit
 
-	network isolatedNetwork
+	// bounding is init's bounding set.
+	bounding []uintptr
+	network  isolatedNetwork
+	watchdog watchdog
 
 	// forking is held from before a fork until the child is registered and
 	// reported, and while reaping: so no child is reaped unknown, and no Exited
