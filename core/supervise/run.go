@@ -62,24 +62,26 @@ func (p *Process) Collect(ctx context.Context, limit int64) (Result, error) {
 	began := time.Now()
 	defer p.Release()
 	_ = p.stdin.close()
-	c := &collector{limit: limit, over: make(chan struct{})}
-	var readers sync.WaitGroup
-	for i := 1; i <= 2; i++ {
-		readers.Go(func() { c.read(p, i) })
-	}
-	why := c.await(ctx, p)
-	if why != nil {
-		// The order is carried through whatever the caller does.
-		_ = p.Kill(context.WithoutCancel(ctx))
-	}
+	// The order is carried through whatever the caller does.
+	c := &collector{limit: limit, kill: func() { _ = p.Kill(context.WithoutCancel(ctx)) }}
+	cancelled := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(cancelled)
+		if !closed(p.over) { // a late cancel changes nothing
+			c.end(aborted(ctx, "run"))
+		}
+	})
+	var reader sync.WaitGroup
+	reader.Go(func() { c.read(p, 2) })
+	c.read(p, 1)
+	reader.Wait()
 	exit, err := p.Wait(context.WithoutCancel(ctx))
-	readers.Wait()
-	if why == nil && err == nil && closed(c.over) {
-		// What was left in the pipes at its exit was too much.
-		why = c.tooMuch()
+	if !stop() {
+		<-cancelled
 	}
-	if why != nil {
-		err = why
+	c.ending.Wait()
+	if c.why != nil {
+		err = c.why
 	} else if err == nil {
 		err = c.err
 	}
@@ -92,36 +94,36 @@ func (p *Process) Collect(ctx context.Context, limit int64) (Result, error) {
 // collector gathers both streams under one limit.
 type collector struct {
 	limit int64
-	// over is closed once more has arrived than may.
-	over chan struct{}
+	kill  func()
+	// ending is waited for once no more can be added to it.
+	ending sync.WaitGroup
 
 	// mu guards the fields below it.
 	mu    sync.Mutex
 	held  int64
 	parts [3]part
+	// why is the first reason to end the command.
+	why error
 	// err is our own mistake, if there was one.
 	err error
 }
 
-// await returns why the command has to be ended, or nil when it has exited.
-func (c *collector) await(ctx context.Context, p *Process) error {
-	select {
-	case <-p.over:
-		return nil
-	case <-c.over:
-	case <-ctx.Done():
-	}
-	switch {
-	case closed(p.over): // a late cancel changes nothing
-		return nil
-	case closed(c.over):
-		return c.tooMuch()
-	default:
-		return aborted(ctx, "run")
-	}
+// end has the command killed, once, and does not wait.
+func (c *collector) end(why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.endLocked(why)
 }
 
-func (c *collector) tooMuch() error {
+func (c *collector) endLocked(why error) {
+	if c.why != nil {
+		return
+	}
+	c.why = why
+	c.ending.Go(c.kill)
+}
+
+func tooMuch() error {
 	return &errdefs.Error{Code: errdefs.OutputLimit, Op: "run", Msg: "the command wrote more than its output limit"}
 }
 
@@ -166,9 +168,7 @@ func (c *collector) add(i int, data []byte) {
 		part.split()
 	}
 	part.roll(data)
-	if !closed(c.over) {
-		close(c.over)
-	}
+	c.endLocked(tooMuch())
 }
 
 // appendWithin is append that never takes more memory than limit.

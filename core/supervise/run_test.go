@@ -129,7 +129,8 @@ func TestCollector_KeepsHeadAndTail(t *testing.T) {
 		"nothing left for one": {2, []string{"1ab", "2cd"}, "ab", "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := &collector{limit: tc.limit, over: make(chan struct{})}
+			kills := 0
+			c := &collector{limit: tc.limit, kill: func() { kills++ }}
 			total := int64(0)
 			for _, chunk := range tc.chunks {
 				c.add(int(chunk[0]-'0'), []byte(chunk[1:]))
@@ -138,7 +139,14 @@ func TestCollector_KeepsHeadAndTail(t *testing.T) {
 			require.Equal(t, tc.stdout, string(c.parts[1].bytes()))
 			require.Equal(t, tc.stderr, string(c.parts[2].bytes()))
 			require.Equal(t, total, c.parts[1].total+c.parts[2].total)
-			require.Equal(t, tc.over, closed(c.over))
+			c.ending.Wait()
+			if tc.over {
+				require.Equal(t, 1, kills)
+				require.Equal(t, errdefs.OutputLimit, errdefs.CodeOf(c.why))
+			} else {
+				require.Zero(t, kills)
+				require.NoError(t, c.why)
+			}
 		})
 	}
 }
