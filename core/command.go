@@ -89,15 +89,9 @@ func (h *Handle) launch(ctx context.Context, op string, cmd spec.Command) (*Proc
 	if dir == "" {
 		dir = spec.Workspace
 	}
-	// What is on record may be of a version that knows more policies: none but
-	// this one shares the network.
-	network := wire.NetworkNone
-	if g.held.policy(h.policy) == spec.AllowAll {
-		network = wire.NetworkShared
-	}
 	process, err := g.box.Spawn(ctx, supervise.Command{
 		Argv: []string{g.box.Shell(), "-lc", "--", cmd.Command}, Env: cmd.Environ(), Dir: dir,
-		Network: network, Stdin: cmd.Stdin,
+		Network: network(g.held.policy(h.policy)), Stdin: cmd.Stdin,
 	})
 	if err != nil {
 		if ctx.Err() != nil {
@@ -106,6 +100,15 @@ func (h *Handle) launch(ctx context.Context, op string, cmd spec.Command) (*Proc
 		return nil, err
 	}
 	return newProcess(h.session, g, process), nil
+}
+
+// network returns where a command with that policy runs. What is on record may be
+// of a version that knows more policies: none but this one shares the network.
+func network(policy spec.Network) wire.Network {
+	if policy == spec.AllowAll {
+		return wire.NetworkShared
+	}
+	return wire.NetworkNone
 }
 
 // finished is how a command ended, as its event tells.

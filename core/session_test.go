@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
+	"github.com/evelandhq/sandbox-bwrap/core/initproc/wire"
 	"github.com/evelandhq/sandbox-bwrap/core/spec"
 )
 
@@ -82,5 +83,15 @@ func TestPolicy_IsThatOfTheSessionThatIsThere(t *testing.T) {
 			makeAnew(h, here, there)
 			h.requireNetwork(old, spec.DenyAll)
 		})
+	}
+}
+
+// A policy that only a later version knows must not be taken for none.
+func TestNetwork_OnlyAllowAllShares(t *testing.T) {
+	for policy, want := range map[spec.Network]wire.Network{
+		spec.AllowAll: wire.NetworkShared, spec.DenyAll: wire.NetworkNone,
+		"allow-list": wire.NetworkNone, "": wire.NetworkNone,
+	} {
+		require.Equal(t, want, network(policy), "%q", policy)
 	}
 }
