@@ -118,13 +118,22 @@ async function time(run) {
   return took;
 }
 
+/**
+ * In random order, so that each follows each of the others as often: a sandbox of
+ * its own for a command is still being taken down while the next one runs.
+ */
+function shuffled(list) {
+  return list
+    .map((item) => ({ item, at: Math.random() }))
+    .toSorted((a, b) => a.at - b.at)
+    .map(({ item }) => item);
+}
+
 async function measure(name) {
   cases[name].prepare?.();
   const samples = Object.fromEntries(variants.map((variant) => [variant, []]));
   for (let round = -warmUpRounds; round < rounds; round++) {
-    // Another one goes first each time, so that none always follows the same.
-    for (let turn = 0; turn < variants.length; turn++) {
-      const variant = variants[(turn + round + warmUpRounds) % variants.length];
+    for (const variant of shuffled(variants)) {
       const took = await time(cases[name][variant]);
       if (round >= 0) samples[variant].push(took);
     }
