@@ -62,7 +62,7 @@ func (s *server) spawn(m wire.Message) {
 // start runs on a thread of its own, which it turns into the command's. On
 // success the outside and kept ends of p have new owners.
 func (s *server) start(id uint64, spawn *wire.Spawn, p *pipes) (wire.Stage, error) {
-	mark, err := newMark(s.pass)
+	mark, err := s.marks.enter(s.pass)
 	if err != nil {
 		return wire.StageSetup, err
 	}

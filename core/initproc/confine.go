@@ -87,6 +87,68 @@ func openMark() (mark, error) {
 	return mark{inode: st.Ino, pin: fd}, nil
 }
 
+// marks gives every command its mark. One is made ahead, while nobody waits for
+// it: that takes as long as most of the rest together.
+type marks struct {
+	ahead  chan mark
+	wanted chan struct{}
+}
+
+// newMarks wants the first one at once.
+func newMarks() marks {
+	m := marks{make(chan mark, 1), make(chan struct{}, 1)}
+	m.want()
+	return m
+}
+
+// enter moves the thread, which is thrown away, into a mark of its own.
+func (m marks) enter(p pass) (mark, error) {
+	select {
+	case ahead := <-m.ahead:
+		if err := p.call(unix.SYS_SETNS, uintptr(ahead.pin), unix.CLONE_NEWUTS); err != nil {
+			ahead.release()
+			return mark{}, fmt.Errorf("enter UTS namespace: %w", err)
+		}
+		return ahead, nil
+	default:
+		return newMark(p)
+	}
+}
+
+// want has one made ahead, if there is none.
+func (m marks) want() {
+	select {
+	case m.wanted <- struct{}{}:
+	default:
+	}
+}
+
+// makeAhead serves want, on a thread of its own. It ends on a kernel that
+// refuses: then the commands make theirs, and are told why they cannot.
+func (m marks) makeAhead(p pass) {
+	throwAwayThread()
+	// To come back to: bwrap's user namespace bars the way to init's own, and who
+	// stayed in a mark would be one of its processes.
+	neutral, err := newMark(p)
+	if err != nil {
+		return
+	}
+	for range m.wanted {
+		if len(m.ahead) > 0 {
+			continue
+		}
+		fresh, err := newMark(p)
+		if err != nil {
+			return
+		}
+		if err := p.call(unix.SYS_SETNS, uintptr(neutral.pin), unix.CLONE_NEWUTS); err != nil {
+			fresh.release()
+			return
+		}
+		m.ahead <- fresh
+	}
+}
+
 // isolatedNetwork is the network namespace of all commands that may reach
 // nothing. It is made when the first of them comes.
 type isolatedNetwork struct {

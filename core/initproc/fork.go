@@ -126,6 +126,9 @@ func (w *watchdog) look() {
 	time.AfterFunc(stuckInterval, w.look)
 }
 
+// tidyAfter is when those who wait for a command's end have it.
+const tidyAfter = 2 * time.Millisecond
+
 // reap collects dead children: the opener, orphans, whose parent init has become,
 // and commands, where attend does not. It goes by SIGCHLD: a goroutine that waited
 // in the kernel would hold a processor, and the runtime would look after it
@@ -133,6 +136,8 @@ func (w *watchdog) look() {
 func (s *server) reap(children <-chan os.Signal) {
 	for range children {
 		s.collect()
+		time.Sleep(tidyAfter) //permit:time.Sleep nothing ends init early but its own end
+		s.tidy()
 	}
 }
 
@@ -163,23 +168,9 @@ func (s *server) collectExits() {
 	}
 }
 
-// collect reaps what is dead and tells of the commands among it.
+// collect reaps what is dead and tells of the commands among it: somebody waits
+// for that, and not for what tidy does.
 func (s *server) collect() {
-	exited := s.reapAll()
-	s.forking.Lock()
-	collectGarbage()
-	s.forking.Unlock()
-	s.mu.Lock()
-	for _, c := range exited {
-		c.closeHungUp()
-	}
-	s.mu.Unlock()
-	s.sweep()
-}
-
-// reapAll returns the commands among the dead, which it has told of: somebody
-// waits for that, and for nothing else here.
-func (s *server) reapAll() (exited []*command) {
 	s.forking.Lock()
 	defer s.forking.Unlock()
 	for {
@@ -189,7 +180,7 @@ func (s *server) reapAll() (exited []*command) {
 			continue
 		}
 		if err != nil || pid <= 0 {
-			return exited
+			return
 		}
 		if pid == s.opener {
 			s.opener = 0
@@ -199,13 +190,28 @@ func (s *server) reapAll() (exited []*command) {
 		if c != nil {
 			delete(s.byPid, pid)
 			c.exited = true
-			exited = append(exited, c)
 		}
 		s.mu.Unlock()
 		if c != nil {
 			s.conn.Send(wire.Message{Kind: wire.KindExited, ID: c.id, Status: uint32(status)})
 		}
 	}
+}
+
+// tidy gives back what exited commands have left.
+func (s *server) tidy() {
+	s.forking.Lock()
+	collectGarbage()
+	s.forking.Unlock()
+	s.mu.Lock()
+	for _, c := range s.commands {
+		if c.exited {
+			c.closeHungUp()
+		}
+	}
+	s.mu.Unlock()
+	s.sweep()
+	s.marks.want()
 }
 
 // collectGarbage runs under forking. A collection stops all goroutines, and

@@ -126,6 +126,7 @@ func runInit() error {
 		pass:     pass,
 		proc:     proc,
 		bounding: boundingSet(),
+		marks:    newMarks(),
 		watchdog: watchdog{proc: proc},
 		null:     null,
 		children: limits,
@@ -134,6 +135,7 @@ func runInit() error {
 	}
 	go s.reap(children)
 	go s.collectExits()
+	go s.marks.makeAhead(pass)
 	for fd := range 3 {
 		if err := unix.Dup3(null, fd, 0); err != nil {
 			return fmt.Errorf("close standard stream %d: %w", fd, err)

@@ -26,6 +26,7 @@ type server struct {
 
 	// bounding is init's bounding set.
 	bounding []uintptr
+	marks    marks
 	network  isolatedNetwork
 	watchdog watchdog
 
