@@ -5,19 +5,11 @@ import { createBackend } from "../../lib/eve/backend.ts";
 import type { BwrapSandboxEvent } from "../../lib/events.ts";
 import type { BwrapSandboxCreateOptions } from "../../lib/options.ts";
 import type { SandboxSession } from "../../lib/session.ts";
-import { done, type Fake, fakeNative } from "./fake.ts";
+import { done, type Fake, fakeNative, sandbox } from "./fake.ts";
 
 const runtimeContext = { appRoot: "/srv/app" };
 const createInput = { templateKey: "tpl", sessionKey: "ses", runtimeContext };
 const prewarmInput = { templateKey: "tpl", seedFiles: [], runtimeContext };
-const sandbox = {
-  cacheDir: "/srv/app/.eve/sandbox-cache/bwrap",
-  appRoot: "/srv/app",
-  bwrapPath: "bwrap",
-  hidePaths: [],
-  path: process.env["PATH"],
-  nodePath: process.execPath,
-};
 const created = (received: { ok(reply: { session: number; sessionId: string; strategy: string }): void }) =>
   received.ok({ session: 7, sessionId: "id", strategy: "existing" });
 const begun = (received: { ok(reply: { reused: false; session: number }): void }) =>

@@ -146,3 +146,13 @@ export async function readAll(stream: ReadableStream<Uint8Array>): Promise<strin
   for await (const chunk of stream) chunks.push(chunk);
   return Buffer.concat(chunks).toString();
 }
+
+/** How a sandbox is built for an application in /srv/app that gives no options. */
+export const sandbox = {
+  cacheDir: "/srv/app/.eve/sandbox-cache/bwrap",
+  appRoot: "/srv/app",
+  bwrapPath: "bwrap",
+  hidePaths: [],
+  path: process.env["PATH"],
+  nodePath: process.execPath,
+};

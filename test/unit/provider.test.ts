@@ -5,7 +5,7 @@ import type { ConnectionProvider, HandleProvider } from "../../lib/eve/provider/
 import { defineBwrapSandbox } from "../../lib/eve/provider/provider.ts";
 import { stateProtocolVersion } from "../../lib/eve/provider/records.ts";
 import type { SandboxOperations } from "../../lib/session.ts";
-import { done, type Fake, fakeNative, type Received } from "./fake.ts";
+import { done, type Fake, fakeNative, type Received, sandbox } from "./fake.ts";
 
 /** A module of eve 0.64 to 0.80: what it defines is the definition itself. */
 const older = { defineSandboxProvider: (definition: object) => definition };
@@ -47,14 +47,6 @@ const connectionContext = {
 } as const;
 const artifact = { version: 1, template: "tpl", revision: null };
 const state = { version: 1, name: "eve-sbx-ses-bwrap-wrun_1" };
-const sandbox = {
-  cacheDir: "/srv/app/.eve/sandbox-cache/bwrap",
-  appRoot: "/srv/app",
-  bwrapPath: "bwrap",
-  hidePaths: [],
-  path: process.env["PATH"],
-  nodePath: process.execPath,
-};
 
 const created = (strategy: string) => (received: Received<"create">) =>
   received.ok({ session: 7, sessionId: "id", strategy });
