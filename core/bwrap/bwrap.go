@@ -140,8 +140,11 @@ func Plan(spec Spec, features feature.Bwrap) (Arguments, error) {
 	if b.node(spec.Host, trees) {
 		trees = append(trees, Tree{Path: spec.Host.Node})
 	}
-	b.etc(spec)
-	for _, h := range minimal(slices.Concat(spec.Host.Secrets, spec.Host.Hidden)) {
+	covered := b.etc(spec)
+	secrets := slices.DeleteFunc(slices.Clone(spec.Host.Secrets), func(h Hidden) bool {
+		return slices.Contains(covered, h.Path) // by a file of ours, which is no secret
+	})
+	for _, h := range minimal(slices.Concat(secrets, spec.Host.Hidden)) {
 		if inTree(h.Path, trees) {
 			b.hide(h)
 		}
@@ -238,9 +241,10 @@ func (b *builder) node(host Host, trees []Tree) bool {
 	return true
 }
 
-// etc covers the host's files about hosts and people with our own. A read-only
-// /etc cannot grow a mount point, so only what the host has can be covered.
-func (b *builder) etc(spec Spec) {
+// etc covers the host's files about hosts and people with our own, and returns
+// their paths. A read-only /etc cannot grow a mount point, so only what the host
+// has can be covered.
+func (b *builder) etc(spec Spec) (covered []string) {
 	for _, name := range coveredNames {
 		dest, ok := spec.Host.Etc[name]
 		// bwrap cannot mount over a file that it has made itself.
@@ -249,7 +253,9 @@ func (b *builder) etc(spec Spec) {
 		}
 		b.add("--perms", "0444")
 		b.data(dest, etcContent(name, spec))
+		covered = append(covered, dest)
 	}
+	return covered
 }
 
 func (b *builder) workspace(dir Dir, features feature.Bwrap) {

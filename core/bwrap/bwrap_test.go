@@ -35,9 +35,10 @@ func debian() Host {
 		},
 		Etc: map[string]string{
 			"group": "/etc/group", "hostname": "/etc/hostname", "hosts": "/etc/hosts",
-			"machine-id": "/etc/machine-id", "passwd": "/etc/passwd", "resolv.conf": "/etc/resolv.conf",
+			"machine-id": "/etc/machine-id", "passwd": "/etc/passwd", "profile": "/etc/profile", "resolv.conf": "/etc/resolv.conf",
 		},
 		ResolvConf: []byte("nameserver 192.0.2.1\n"),
+		Profile:    []byte("export PATH=/usr/bin\n"),
 		Secrets: []Hidden{
 			{Path: "/etc/shadow"}, {Path: "/etc/ssl/private", Dir: true}, {Path: "/etc/x.env"},
 		},
@@ -127,6 +128,21 @@ func render(a Arguments) string {
 		fmt.Fprintf(&out, "-- data %d --\n%s", i, data)
 	}
 	return out.String()
+}
+
+// bwrap cannot mount over a file that it has made itself.
+func TestPlan_DoesNotHideWhatItHasCovered(t *testing.T) {
+	host := debian()
+	host.Secrets = append(host.Secrets, Hidden{Path: "/etc/hosts"})
+	args, err := Plan(Spec{Host: host}, allFeatures)
+	require.NoError(t, err)
+	mounts := 0
+	for _, arg := range args.Argv {
+		if arg == "/etc/hosts" {
+			mounts++
+		}
+	}
+	require.Equal(t, 1, mounts)
 }
 
 func TestPlan_HidesUpToTheLimit(t *testing.T) {

@@ -23,8 +23,8 @@ type Host struct {
 	// Etc tells where the file that /etc/NAME leads to is to be covered or
 	// made, by NAME. What the host does not have is not in it.
 	Etc map[string]string
-	// ResolvConf is the content for resolv.conf.
-	ResolvConf []byte
+	// ResolvConf and Profile are the contents for resolv.conf and profile.
+	ResolvConf, Profile []byte
 	// Secrets are what in /etc is not for everybody.
 	Secrets []Hidden
 	// Hidden are what the caller wants hidden, as far as a tree would show it,
@@ -68,7 +68,7 @@ type Request struct {
 }
 
 const (
-	// maxEtcFile bounds what is read of the host's resolv.conf and passwd.
+	// maxEtcFile bounds what is read of a file of the host.
 	maxEtcFile = 1 << 20
 	// manyPrivate is how many private files of one directory are hidden one by
 	// one; with more the directory is hidden, or it could use up bwrap's mounts.
@@ -82,8 +82,7 @@ func Survey(req Request) (Host, error) {
 		return Host{}, errdefs.Invalid("hidePaths", fmt.Sprintf("%d paths given, at most %d can be hidden", n, MaxHidden))
 	}
 	host := Host{Trees: surveyTrees()}
-	host.Etc, host.ResolvConf = surveyEtc(host.Trees)
-	host.Secrets = secrets("/etc")
+	host.surveyEtc()
 	host.Shell = shell(req.Path, host.Trees)
 	host.Node = nodeRoot(req.NodePath, append(homes(), req.Homes...))
 	for i, p := range req.Hide {
@@ -133,27 +132,33 @@ func surveyTrees() []Tree {
 	return out
 }
 
-// surveyEtc finds where our own files go. A name that is a link leads to where
-// it points: into a shown tree, where the file must exist, or into the
-// sandbox's own root (systemd-resolved's /run/systemd/resolve, WSL's /mnt/wsl),
-// where it is made.
-func surveyEtc(trees []Tree) (places map[string]string, resolv []byte) {
-	places = map[string]string{}
+// surveyEtc finds what is not for everybody, and where our own files go. A name
+// that is a link leads to where it points: into a shown tree, where the file must
+// exist, or into the sandbox's own root (systemd-resolved's /run/systemd/resolve,
+// WSL's /mnt/wsl), where it is made.
+func (h *Host) surveyEtc() {
+	h.Secrets = secrets("/etc")
+	h.Etc = map[string]string{}
 	for _, name := range coveredNames {
 		source := filepath.Join("/etc", name)
 		dest, exists := finalTarget(source)
-		if dest == "" || (!exists && inTree(dest, trees)) {
+		if dest == "" || (!exists && inTree(dest, h.Trees)) {
 			continue
 		}
-		if !inTree(dest, trees) && !mountable(dest) {
+		if !inTree(dest, h.Trees) && !mountable(dest) {
 			continue
 		}
-		places[name] = dest
-		if name == "resolv.conf" {
-			resolv = resolvConf(readBounded(dest))
+		switch name {
+		case "resolv.conf":
+			h.ResolvConf = resolvConf(readBounded(dest))
+		case "profile":
+			secret := slices.ContainsFunc(h.Secrets, func(s Hidden) bool { return within(dest, s.Path) })
+			if h.Profile = profile(readBounded(dest)); h.Profile == nil || secret {
+				continue // it stays as it is: to be seen, or hidden
+			}
 		}
+		h.Etc[name] = dest
 	}
-	return places, resolv
 }
 
 // finalTarget follows links to their end, whether or not there is a regular

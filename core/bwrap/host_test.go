@@ -3,6 +3,7 @@ package bwrap
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -165,6 +166,30 @@ func TestFinalTarget(t *testing.T) {
 func TestResolvConf_KeepsWhatAResolverReads(t *testing.T) {
 	got := resolvConf([]byte("# made by host-7\nnameserver  192.0.2.1\n\nsearch corp.example\noptions\n; x\noptions edns0 trust-ad\n"))
 	require.Equal(t, "nameserver 192.0.2.1\nsearch corp.example\noptions edns0 trust-ad\n", string(got))
+}
+
+func TestProfile_SaysTheSameWithoutStartingAProgram(t *testing.T) {
+	const rest = " -eq 0 ]; then\n  echo root\nelse\n  echo user\nfi\n"
+	want := map[bool]string{true: "root\n", false: "user\n"}[os.Geteuid() == 0]
+	for name, host := range map[string]string{
+		"now": "# a profile\nif [ \"$(id -u)\"" + rest, "older": "# a profile\nif [ \"`id -u`\"" + rest,
+	} {
+		t.Run(name, func(t *testing.T) {
+			quick := string(profile([]byte(host)))
+			require.Equal(t, want, output(t, "bash", "unset PATH; "+quick), "bash finds no program")
+			require.Equal(t, want, output(t, "sh", "unset EUID; "+quick))
+			require.Nil(t, profile([]byte(host+strings.Repeat("#", maxEtcFile))), "it may have been cut off")
+		})
+	}
+	require.Nil(t, profile([]byte("export PATH=/bin\n")), "it stays the host's own")
+	require.Nil(t, profile(nil))
+}
+
+func output(t *testing.T, shell, script string) string {
+	t.Helper()
+	out, err := exec.Command(shell, "-c", script).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return string(out)
 }
 
 func TestPasswd_NamesEveryIdOnce(t *testing.T) {
