@@ -102,7 +102,8 @@ SBX_REQUEST(sbx_session_close);
 SBX_REQUEST(sbx_session_delete);
 
 // sbx_run runs a command to its end and collects its output.
-// Request: session, command, workingDirectory?, env, timeoutMs?, maxOutputBytes?, maxProcesses?.
+// Request: session, command, workingDirectory?, env? (null takes a variable away),
+// timeZone? (the caller's TZ), timeoutMs?, maxOutputBytes?, maxProcesses?.
 // Reply: {exitCode, stdoutBytes, stderrBytes, durationMs}; data is stdout, then stderr.
 // Errors: ERR_TIMEOUT, ERR_OUTPUT_LIMIT, ERR_ABORTED, each with data as captured
 // and the members of the reply beside the error.

@@ -90,7 +90,7 @@ func (h *Handle) launch(ctx context.Context, op string, cmd spec.Command) (*Proc
 		dir = spec.Workspace
 	}
 	process, err := g.box.Spawn(ctx, supervise.Command{
-		Argv: []string{g.box.Shell(), "-lc", "--", cmd.Command}, Env: cmd.Environ(), Dir: dir,
+		Argv: []string{g.box.Shell(), "-lc", "--", cmd.Command}, Env: cmd.Environ(spec.Login{User: g.box.User(), Shell: g.box.Shell()}), Dir: dir,
 		Network: network(g.held.policy(h.policy)), Stdin: cmd.Stdin,
 	})
 	if err != nil {

@@ -21,8 +21,9 @@ export type BwrapNetworkPolicy = "allow-all" | "deny-all";
 /** Options of a backend. Each may be left out. */
 export interface BwrapSandboxCreateOptions {
   /**
-   * Variables for every command, above `PATH`, `HOME`, `LANG` and `AI_AGENT`
-   * and beneath those of the call. `undefined` takes a variable away.
+   * Variables for every command, beneath those of the call and above what each
+   * command has: `PATH`, `HOME`, `LANG`, `AI_AGENT`, `USER`, `LOGNAME`, `SHELL`,
+   * `TERM=dumb`, and the `TZ` of this process. `undefined` takes a variable away.
    */
   readonly env?: Readonly<Record<string, string | undefined>> | undefined;
   /** The network until a session sets its own. Default `"allow-all"`. */

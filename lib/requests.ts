@@ -19,7 +19,10 @@ export interface CommandRequest {
   readonly session: number;
   readonly command: string;
   readonly workingDirectory: string;
-  readonly env: Readonly<Record<string, string>>;
+  /** The author's variables; the core has its own beneath, of which `null` takes one away. */
+  readonly env: Readonly<Record<string, string | null>>;
+  /** TZ of this process; absent when it has none. */
+  readonly timeZone?: string;
   readonly maxProcesses?: number;
 }
 

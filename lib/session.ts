@@ -8,14 +8,6 @@ import { checkEncoding, checkLineRange, decode, encode, sliceLines } from "./tex
 
 const workspace = "/workspace";
 
-/** Beneath the backend's variables, which lie beneath those of a call. */
-const defaultVariables: Readonly<Record<string, string>> = {
-  PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-  HOME: workspace,
-  LANG: "C.UTF-8",
-  AI_AGENT: "eve",
-};
-
 interface Abortable {
   /** Ends the operation, which rejects with the signal's reason. */
   readonly abortSignal?: AbortSignal | undefined;
@@ -137,7 +129,9 @@ export function createOperations(environment: Environment, session: OpenSession,
     session: handle(),
     command: text(call.command, "command"),
     workingDirectory: resolvePath(call.workingDirectory ?? workspace, "workingDirectory"),
-    env: mergeVariables(defaultVariables, options.env, variables(call.env ?? {})),
+    env: mergeVariables(options.env, variables(call.env ?? {})),
+    // As this process has it now: a library sees only what it was at the start.
+    ...(process.env["TZ"] !== undefined && { timeZone: process.env["TZ"] }),
     ...(options.maxConcurrentProcesses !== null && { maxProcesses: options.maxConcurrentProcesses }),
   });
   const limits = {
@@ -228,15 +222,10 @@ function wantsStdin(stdin: unknown): boolean {
   throw invalid("stdin", 'must be a boolean or "pipe"');
 }
 
+// `undefined` has to stay: the core has variables of its own beneath these.
 function mergeVariables(
   ...layers: readonly Readonly<Record<string, string | undefined>>[]
-): Readonly<Record<string, string>> {
-  const merged = new Map<string, string>();
-  for (const layer of layers) {
-    for (const [name, value] of Object.entries(layer)) {
-      if (value === undefined) merged.delete(name);
-      else merged.set(name, value);
-    }
-  }
+): Readonly<Record<string, string | null>> {
+  const merged = layers.flatMap((layer) => Object.entries(layer).map(([name, value]) => [name, value ?? null] as const));
   return Object.fromEntries(merged);
 }

@@ -65,6 +65,14 @@ type Identity struct {
 // Root reports whether the sandbox's user owns the host's root-owned files.
 func (id Identity) Root() bool { return id.UID == 0 }
 
+// User is the name that /etc/passwd has for the user id.
+func (id Identity) User() string {
+	if id.Root() {
+		return "root"
+	}
+	return "sandbox"
+}
+
 // Dir names a directory of the host: by the number of a descriptor that bwrap
 // inherits, where bwrap can take one, and by path.
 type Dir struct {

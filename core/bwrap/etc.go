@@ -41,11 +41,10 @@ func etcContent(name string, spec Spec) []byte {
 // "the current user" work for an id that the host itself has no name for.
 func passwd(id Identity) string {
 	var out strings.Builder
-	if id.UID == 0 {
-		fmt.Fprintf(&out, "root:x:0:%d:root:%s:/bin/bash\n", id.GID, Workspace)
-	} else {
-		fmt.Fprintf(&out, "root:x:0:0:root:/root:/usr/sbin/nologin\nsandbox:x:%d:%d:sandbox:%s:/bin/bash\n", id.UID, id.GID, Workspace)
+	if !id.Root() {
+		out.WriteString("root:x:0:0:root:/root:/usr/sbin/nologin\n")
 	}
+	fmt.Fprintf(&out, "%[1]s:x:%[2]d:%[3]d:%[1]s:%[4]s:/bin/bash\n", id.User(), id.UID, id.GID, Workspace)
 	if id.UID != nobody {
 		fmt.Fprintf(&out, "nobody:x:%d:%d:nobody:/nonexistent:/usr/sbin/nologin\n", nobody, nobody)
 	}

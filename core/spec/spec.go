@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
-	"slices"
 	"strings"
 	"time"
 
@@ -124,8 +123,10 @@ type Command struct {
 	Command string `json:"command"`
 	// WorkingDirectory is absolute inside the sandbox. Empty means the workspace.
 	WorkingDirectory string `json:"workingDirectory,omitempty"`
-	// Env is the whole environment of the command.
-	Env map[string]string `json:"env"`
+	// Env are the author's variables, above those that every command has; nil takes one away.
+	Env map[string]*string `json:"env,omitempty"`
+	// TimeZone is TZ as the host's process has it, beneath Env. Nil means that it has none.
+	TimeZone *string `json:"timeZone,omitempty"`
 	// Stdin asks for a writable standard input; otherwise it is at end of file.
 	Stdin bool `json:"stdin,omitempty"`
 	// MaxProcesses bounds the session's live commands; more wait their turn. Zero means no bound.
@@ -149,28 +150,32 @@ func (c Command) Validate() error {
 		return errdefs.Invalid("maxProcesses", "must not be negative")
 	}
 	for name, value := range c.Env {
-		switch {
-		case name == "":
+		if name == "" {
 			return errdefs.Invalid("env", "a variable needs a name")
-		case strings.ContainsAny(name, "=\x00"):
-			return errdefs.Invalid("env", fmt.Sprintf("%q is not a variable name", name))
-		case strings.ContainsRune(value, 0):
-			return errdefs.Invalid("env."+name, "a value cannot contain a NUL byte")
-		case len(name)+len(value)+2 > maxStringBytes:
-			return errdefs.Invalid("env."+name, fmt.Sprintf("the value has %d bytes, the kernel takes at most %d for name and value", len(value), maxStringBytes-2))
 		}
+		if strings.ContainsAny(name, "=\x00") {
+			return errdefs.Invalid("env", fmt.Sprintf("%q is not a variable name", name))
+		}
+		if value != nil {
+			if err := variable("env."+name, name, *value); err != nil {
+				return err
+			}
+		}
+	}
+	if c.TimeZone != nil {
+		return variable("timeZone", "TZ", *c.TimeZone)
 	}
 	return nil
 }
 
-// Environ returns Env as sorted NAME=value strings.
-func (c Command) Environ() []string {
-	out := make([]string, 0, len(c.Env))
-	for name, value := range c.Env {
-		out = append(out, name+"="+value)
+func variable(field, name, value string) error {
+	if strings.ContainsRune(value, 0) {
+		return errdefs.Invalid(field, "a value cannot contain a NUL byte")
 	}
-	slices.Sort(out)
-	return out
+	if len(name)+len(value)+2 > maxStringBytes {
+		return errdefs.Invalid(field, fmt.Sprintf("the value has %d bytes, the kernel takes at most %d for name and value", len(value), maxStringBytes-2))
+	}
+	return nil
 }
 
 // Limits bound one run. The zero value sets no limits.

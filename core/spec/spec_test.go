@@ -23,6 +23,9 @@ func requireField(t *testing.T, err error, field string) {
 	require.Equal(t, field, e.Op)
 }
 
+// set is an environment of one variable.
+func set(name, value string) map[string]*string { return map[string]*string{name: &value} }
+
 func TestSandbox_Validate(t *testing.T) {
 	tooMany := make([]string, maxHidePaths+1)
 	for i := range tooMany {
@@ -62,29 +65,30 @@ func TestSandbox_ShapeChangesWithEveryField(t *testing.T) {
 
 func TestCommand_Validate(t *testing.T) {
 	long := strings.Repeat("x", maxStringBytes)
+	zone := "\x00"
 	for name, tc := range map[string]struct {
 		command Command
 		field   string
 	}{
 		"empty":              {Command{}, ""},
-		"newline in a value": {Command{Env: map[string]string{"A": "x\ny"}}, ""},
-		"longest value":      {Command{Env: map[string]string{"A": long[3:]}}, ""},
+		"newline in a value": {Command{Env: set("A", "x\ny")}, ""},
+		"longest value":      {Command{Env: set("A", long[3:])}, ""},
+		"taken away":         {Command{Env: map[string]*string{"A": nil}}, ""},
 		"longest command":    {Command{Command: long[1:]}, ""},
 		"NUL":                {Command{Command: "a\x00b"}, "command"},
 		"too long":           {Command{Command: long}, "command"},
 		"relative directory": {Command{WorkingDirectory: "x"}, "workingDirectory"},
-		"nameless variable":  {Command{Env: map[string]string{"": "x"}}, "env"},
-		"equals in a name":   {Command{Env: map[string]string{"A=B": "x"}}, "env"},
-		"NUL in a value":     {Command{Env: map[string]string{"A": "\x00"}}, "env.A"},
-		"too long a value":   {Command{Env: map[string]string{"A": long[2:]}}, "env.A"},
+		"nameless variable":  {Command{Env: set("", "x")}, "env"},
+		"nameless, away":     {Command{Env: map[string]*string{"": nil}}, "env"},
+		"equals in a name":   {Command{Env: set("A=B", "x")}, "env"},
+		"NUL in a name":      {Command{Env: set("A\x00", "x")}, "env"},
+		"NUL in a value":     {Command{Env: set("A", "\x00")}, "env.A"},
+		"too long a value":   {Command{Env: set("A", long[2:])}, "env.A"},
+		"NUL in a zone":      {Command{TimeZone: &zone}, "timeZone"},
 		"negative processes": {Command{MaxProcesses: -1}, "maxProcesses"},
 	} {
 		t.Run(name, func(t *testing.T) { requireField(t, tc.command.Validate(), tc.field) })
 	}
-}
-
-func TestCommand_Environ(t *testing.T) {
-	require.Equal(t, []string{"A=", "B=x=y"}, Command{Env: map[string]string{"B": "x=y", "A": ""}}.Environ())
 }
 
 func TestLimits(t *testing.T) {

@@ -60,6 +60,7 @@ type Generation struct {
 	child  *Child
 	conn   *wire.Conn
 	shell  string
+	user   string
 	opener Opener
 	hello  chan error
 	done   chan struct{}
@@ -178,7 +179,7 @@ func launch(cfg Config) (*Generation, *capture, error) {
 		return nil, nil, fmt.Errorf("prepare sandbox: %w", err)
 	}
 	g := &Generation{
-		child: child, conn: conn, shell: cfg.Spec.Host.Shell,
+		child: child, conn: conn, shell: cfg.Spec.Host.Shell, user: cfg.Spec.Identity.User(),
 		hello: make(chan error, 1), done: make(chan struct{}),
 		pending: map[uint64]*request{}, processes: map[uint64]*Process{},
 	}
@@ -195,6 +196,9 @@ func launch(cfg Config) (*Generation, *capture, error) {
 
 // Shell is the path of bash inside the sandbox.
 func (g *Generation) Shell() string { return g.shell }
+
+// User is the name of whom commands run as, inside the sandbox.
+func (g *Generation) User() string { return g.user }
 
 // Done is closed once nothing of the sandbox is left, whoever ended it.
 func (g *Generation) Done() <-chan struct{} { return g.done }

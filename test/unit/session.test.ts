@@ -11,12 +11,8 @@ function sessionOf(fake: Fake, options?: BwrapSandboxCreateOptions): SandboxOper
 }
 
 const ran = { exitCode: 0, stdoutBytes: 0, stderrBytes: 0, durationMs: 1 };
-const defaults = {
-  PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-  HOME: "/workspace",
-  LANG: "C.UTF-8",
-  AI_AGENT: "eve",
-};
+
+delete process.env["TZ"];
 
 test("session: every member is its own and needs no this", async () => {
   const fake = fakeNative({
@@ -66,7 +62,7 @@ test("paths: relative ones begin in the workspace, and the kernel resolves the r
   assert.throws(() => resolvePath(undefined as unknown as string), { code: "ERR_INVALID_ARGUMENT", op: "path" });
 });
 
-test("run: sends the command, its directory, limits and the merged environment", async () => {
+test("run: sends the command, its directory, limits and the variables of options and call", async () => {
   const fake = fakeNative({ run: (received) => received.ok(ran) });
   const session = sessionOf(fake, { env: { A: "option", B: "option", LANG: undefined } });
   await session.run({
@@ -78,7 +74,7 @@ test("run: sends the command, its directory, limits and the merged environment",
     session: 7,
     command: "echo",
     workingDirectory: "/workspace/sub",
-    env: { PATH: defaults.PATH, AI_AGENT: "me", A: "option", B: "call" },
+    env: { A: "option", B: "call", LANG: null, HOME: null, AI_AGENT: "me" },
     maxProcesses: 64,
     timeoutMs: 600_000,
     maxOutputBytes: 16_777_216,
@@ -93,8 +89,20 @@ test("run: without limits sends none, and nothing of this process's environment"
     session: 7,
     command: "x",
     workingDirectory: "/workspace",
-    env: defaults,
+    env: {},
   });
+});
+
+test("commands: bring the time zone that this process has at that moment", async (t) => {
+  t.after(() => delete process.env["TZ"]);
+  const fake = fakeNative({ run: (received) => received.ok(ran) });
+  const session = sessionOf(fake);
+  for (const zone of ["Asia/Tokyo", "", undefined]) {
+    if (zone === undefined) delete process.env["TZ"];
+    else process.env["TZ"] = zone;
+    await session.run({ command: "x" });
+    assert.equal((fake.received.at(-1)?.request as { timeZone?: string }).timeZone, zone);
+  }
 });
 
 test("run: output is split, and what is not UTF-8 is replaced", async () => {

@@ -116,7 +116,51 @@ export const run: Cases = {
     defer(() => delete process.env["SBX_CONTRACT_SECRET"]);
     const { run } = await session();
     const names = (await run({ command: "env -0 | tr '\\0' '\\n' | cut -d= -f1 | sort | paste -sd ' '" })).stdout;
-    assert.equal(names, "AI_AGENT HOME LANG PATH PWD SHLVL _\n");
+    const zone = process.env["TZ"] === undefined ? "" : " TZ";
+    assert.equal(names, `AI_AGENT HOME LANG LOGNAME PATH PWD SHELL SHLVL TERM${zone} USER _\n`);
+  },
+
+  "a terminal, a shell, a user and a time zone are named, and the author's names win": async ({ open, defer }) => {
+    const { TZ } = process.env;
+    defer(() => {
+      if (TZ === undefined) delete process.env["TZ"];
+      else process.env["TZ"] = TZ;
+    });
+    const { session } = await open();
+    process.env["TZ"] = "Asia/Tokyo";
+    assert.equal(await output(session, 'echo "$TERM $TZ $(date -d @0 +%H)"'), "dumb Asia/Tokyo 09\n");
+    process.env["TZ"] = "UTC";
+    assert.equal(await output(session, 'echo "$TZ"; [ -x "$SHELL" ] && "$SHELL" -c "echo runs"'), "UTC\nruns\n");
+    delete process.env["TZ"];
+    assert.equal(await output(session, 'echo "${TZ-unset}"; [ "$USER" = "$LOGNAME" ] && echo one'), "unset\none\n");
+    const env = { TERM: "xterm", TZ: "Europe/Paris", USER: "me", LOGNAME: undefined, SHELL: "/bin/false" };
+    const command = 'echo "$TERM $TZ $USER ${LOGNAME-unset} $SHELL"';
+    assert.equal((await session.run({ command, env })).stdout, "xterm Europe/Paris me unset /bin/false\n");
+    const { session: other } = await open({ env });
+    assert.equal(await output(other, command), "xterm Europe/Paris me unset /bin/false\n");
+  },
+
+  "whoever this process runs as has a name inside, the same for every program": async ({ session }) => {
+    const { run } = await session();
+    const user = process.getuid?.() === 0 ? "root" : "sandbox";
+    for (const command of [
+      "whoami",
+      "id -un",
+      'echo "$USER"',
+      "env -u USER -u LOGNAME python3 -c 'import getpass; print(getpass.getuser())'",
+      `'${process.execPath}' -p 'os.userInfo().username'`,
+      `'${process.execPath}' -p 'os.userInfo().homedir' | sed s,/workspace,${user},`,
+    ]) {
+      assert.deepEqual(await run({ command }), { exitCode: 0, stdout: `${user}\n`, stderr: "" }, command);
+    }
+  },
+
+  "a crash leaves no core dump, and no command can ask for one": async ({ session }) => {
+    const { run } = await session();
+    const command = "ulimit -Sc; ulimit -Hc; ulimit -c unlimited 2>/dev/null || echo refused";
+    assert.equal((await run({ command })).stdout, "0\n0\nrefused\n");
+    assert.deepEqual(await run({ command: "kill -ABRT $$" }), { exitCode: 134, stdout: "", stderr: "" });
+    assert.equal((await run({ command: "ls -A" })).stdout, "");
   },
 
   "what cannot be a command or a variable is refused by name, before anything starts": async ({ open, watch }) => {

@@ -1,0 +1,46 @@
+package spec
+
+import "slices"
+
+// defaultPath is Debian's, for root and for everybody else.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// Login is what a sandbox makes of the user that commands run as.
+type Login struct {
+	// User is the name that /etc/passwd has for the user id.
+	User string
+	// Shell is the path of bash inside.
+	Shell string
+}
+
+// Environ returns the whole environment of the command as sorted NAME=value
+// strings: the variables that every command has, and Env above them.
+func (c Command) Environ(login Login) []string {
+	variables := map[string]string{
+		"PATH":     defaultPath,
+		"HOME":     Workspace,
+		"LANG":     "C.UTF-8",
+		"AI_AGENT": "eve",
+		"USER":     login.User,
+		"LOGNAME":  login.User,
+		"SHELL":    login.Shell,
+		// No terminal: programs are not to write what only one understands.
+		"TERM": "dumb",
+	}
+	if c.TimeZone != nil {
+		variables["TZ"] = *c.TimeZone
+	}
+	for name, value := range c.Env {
+		if value == nil {
+			delete(variables, name)
+		} else {
+			variables[name] = *value
+		}
+	}
+	out := make([]string, 0, len(variables))
+	for name, value := range variables {
+		out = append(out, name+"="+value)
+	}
+	slices.Sort(out)
+	return out
+}
