@@ -33,12 +33,18 @@ func (h *Handle) Run(ctx context.Context, cmd spec.Command, limits spec.Limits) 
 	if err != nil {
 		return supervise.Result{Duration: time.Since(began)}, err
 	}
+	end := finished{err: errdefs.New(errdefs.Internal, "run", "the collecting of its output was cut short")}
+	defer func() {
+		// Ended already, unless by a panic here.
+		_ = p.process.Kill(context.WithoutCancel(ctx))
+		p.finish(end)
+	}()
 	result, err := p.process.Collect(ctx, limits.MaxOutputBytes)
 	result.Duration = time.Since(began)
-	p.finish(finished{
-		err: err, code: result.ExitCode,
+	end = finished{
+		err: err, exit: supervise.Exit{Code: result.ExitCode, Ending: result.Ending, Usage: result.Usage},
 		stdout: result.StdoutTotal, stderr: result.StderrTotal,
-	})
+	}
 	return result, err
 }
 
@@ -89,11 +95,13 @@ func (h *Handle) launch(ctx context.Context, op string, cmd spec.Command) (*Proc
 	if dir == "" {
 		dir = spec.Workspace
 	}
+	h.session.commandAdmitted(g)
 	process, err := g.box.Spawn(ctx, supervise.Command{
 		Argv: []string{g.box.Shell(), "-lc", "--", cmd.Command}, Env: cmd.Environ(spec.Login{User: g.box.User(), Shell: g.box.Shell()}), Dir: dir,
 		Network: network(g.held.policy(h.policy)), Stdin: cmd.Stdin,
 	})
 	if err != nil {
+		h.session.commandTold(g)
 		if ctx.Err() != nil {
 			return nil, errdefs.Abort(ctx, op, "")
 		}
@@ -114,7 +122,7 @@ func network(policy spec.Network) wire.Network {
 // finished is how a command ended, as its event tells.
 type finished struct {
 	err            error
-	code           int
+	exit           supervise.Exit
 	stdout, stderr int64
 }
 
@@ -128,5 +136,11 @@ func (f finished) reason(p *Process) event.Reason {
 	case errdefs.Aborted:
 		return event.ReasonAbort
 	}
-	return p.endedBy()
+	switch f.exit.Ending {
+	case supervise.Killed:
+		return p.killedFor()
+	case supervise.Lost:
+		return event.ReasonCleanup
+	}
+	return event.ReasonExit
 }

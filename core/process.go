@@ -40,7 +40,7 @@ func newProcess(s *Session, g *generation, process *supervise.Process) *Process 
 	}
 	g.emit(s, event.Event{
 		Type: event.CommandStarted, CommandID: p.command, Pid: process.Pid(),
-		LiveProcesses: event.Count(s.commandStarted(g)),
+		LiveProcesses: event.Count(s.commandStarted()),
 	})
 	return p
 }
@@ -83,7 +83,7 @@ func (p *Process) Wait(ctx context.Context) (int, error) {
 // reason is that of the event, ReasonKilled or ReasonAbort.
 func (p *Process) Kill(ctx context.Context, reason event.Reason) error {
 	p.mu.Lock()
-	if p.killed == "" && !p.over {
+	if p.killed == "" {
 		p.killed = reason
 	}
 	p.mu.Unlock()
@@ -101,7 +101,7 @@ func (p *Process) watch() {
 		defer errdefs.Recover(&err)
 		exit, err = p.process.Wait(context.Background())
 	}()
-	p.finish(finished{err: err, code: exit.Code, stdout: p.read[1].Load(), stderr: p.read[2].Load()})
+	p.finish(finished{err: err, exit: exit, stdout: p.read[1].Load(), stderr: p.read[2].Load()})
 }
 
 // finish frees the command's slot and tells its end, once.
@@ -124,28 +124,22 @@ func (p *Process) finish(f finished) {
 	var known *errdefs.Error
 	switch {
 	case f.err == nil:
-		e.ExitCode = event.Count(f.code)
+		e.ExitCode = event.Count(f.exit.Code)
 	case errors.As(f.err, &known):
 		e.Error = string(known.Code)
 	default:
 		e.Error = string(errdefs.Internal)
 	}
+	if used := f.exit.Usage; used != (supervise.Usage{}) {
+		e.CPUMs, e.MaxRSSBytes = event.Count(used.CPU.Milliseconds()), event.Count(used.MaxRSS)
+	}
 	p.generation.emit(p.session, e)
 	p.session.commandTold(p.generation)
 }
 
-// endedBy says why a command ended that no limit ended.
-func (p *Process) endedBy() event.Reason {
+// killedFor is the reason of the first Kill.
+func (p *Process) killedFor() event.Reason {
 	p.mu.Lock()
-	killed := p.killed
-	p.mu.Unlock()
-	if killed != "" {
-		return killed
-	}
-	p.session.mu.Lock()
-	defer p.session.mu.Unlock()
-	if p.generation.stopping {
-		return event.ReasonCleanup
-	}
-	return event.ReasonExit
+	defer p.mu.Unlock()
+	return p.killed
 }

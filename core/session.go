@@ -152,11 +152,18 @@ func (s *Session) slot(ctx context.Context, limit int64) (free func(), err error
 	return func() { slots.Release(1) }, nil
 }
 
-// commandStarted counts a command of g and returns the number of the session's.
-func (s *Session) commandStarted(g *generation) int {
+// commandAdmitted announces a command of g, before it can start: the end of g waits
+// until commandTold, whether or not it has started.
+func (s *Session) commandAdmitted(g *generation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g.commands++
+}
+
+// commandStarted counts a live command and returns the number of the session's.
+func (s *Session) commandStarted() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.commands++
 	return s.commands
 }
@@ -169,7 +176,7 @@ func (s *Session) commandFinished() int {
 	return s.commands
 }
 
-// commandTold notes that the end of a command of g has been told.
+// commandTold notes that the end of a command of g has been told, or that it did not start.
 func (s *Session) commandTold(g *generation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,4 +1,14 @@
-/** Why a command came to its end. */
+/**
+ * Why a command came to its end. Of several reasons it is the first; one that comes
+ * after the main process's exit is none.
+ *
+ * - `"exit"`: by itself, whatever its exit code.
+ * - `"abort"`: its signal.
+ * - `"timeout"`, `"output-limit"`: a limit of `run()`.
+ * - `"killed"`: `kill()`.
+ * - `"cleanup"`: its sandbox ended, by `stop()`, `shutdown()` or `delete()`, with the
+ *   last environment, or by itself; then there is an `error`.
+ */
 export type BwrapCommandFinishReason = "exit" | "abort" | "timeout" | "output-limit" | "killed" | "cleanup";
 
 interface EventBase {
@@ -42,6 +52,16 @@ export type BwrapSandboxEvent =
       readonly reason: BwrapCommandFinishReason;
       readonly exitCode?: number;
       readonly durationMs: number;
+      /**
+       * User and system time of the main process and of what it waited for, in whole
+       * milliseconds. Absent where the sandbox ended before this was told.
+       */
+      readonly cpuMs?: number;
+      /**
+       * The most memory that the largest of these processes had resident. It is never
+       * less than the few MB of the process that starts them. Absent like `cpuMs`.
+       */
+      readonly maxRssBytes?: number;
       /** What a `run()` wrote; of a `spawn()`, what had been read when this was told. */
       readonly stdoutBytes: number;
       readonly stderrBytes: number;

@@ -54,6 +54,10 @@ type Event struct {
 	Error       string `json:"error,omitempty"`
 	// DurationMs is in milliseconds: command.finished, cleanup.completed, cleanup.failed.
 	DurationMs *int64 `json:"durationMs,omitempty"`
+	// CPUMs is in milliseconds of user and system time, MaxRSSBytes the peak of the
+	// largest process: command.finished, where the kernel tells.
+	CPUMs       *int64 `json:"cpuMs,omitempty"`
+	MaxRSSBytes *int64 `json:"maxRssBytes,omitempty"`
 
 	// RequestedProcesses and RemainingProcesses: cleanup events.
 	RequestedProcesses *int `json:"requestedProcesses,omitempty"`

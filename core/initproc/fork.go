@@ -175,7 +175,8 @@ func (s *server) collect() {
 	defer s.forking.Unlock()
 	for {
 		var status unix.WaitStatus
-		pid, err := unix.Wait4(-1, &status, unix.WNOHANG|unix.WALL, nil)
+		var used unix.Rusage
+		pid, err := unix.Wait4(-1, &status, unix.WNOHANG|unix.WALL, &used)
 		if err == unix.EINTR {
 			continue
 		}
@@ -193,7 +194,11 @@ func (s *server) collect() {
 		}
 		s.mu.Unlock()
 		if c != nil {
-			s.conn.Send(wire.Message{Kind: wire.KindExited, ID: c.id, Status: uint32(status)})
+			s.conn.Send(wire.Message{
+				Kind: wire.KindExited, ID: c.id, Status: uint32(status),
+				CPUMicros: int((used.Utime.Nano() + used.Stime.Nano()) / 1000),
+				MaxRSS:    int(used.Maxrss << 10), // the kernel counts in KiB
+			})
 		}
 	}
 }

@@ -300,7 +300,7 @@ func (g *Generation) dispatch(m wire.Message, fds []int) {
 		r.reply <- reply{m, fds, p}
 	case wire.KindExited:
 		if p := g.process(m.ID); p != nil {
-			p.exited(m.Status)
+			p.exited(m)
 		}
 		closeAll(fds)
 	case wire.KindKilled:

@@ -35,6 +35,32 @@ type Command struct {
 type Exit struct {
 	// Code is its exit code, 128+n after death by signal n.
 	Code int
+	// Ending says what ended it.
+	Ending Ending
+	// Usage is what it took.
+	Usage Usage
+}
+
+// Ending says what ended a main process.
+type Ending int
+
+const (
+	// Exited is the end by itself, or by something else in the sandbox.
+	Exited Ending = iota
+	// Killed is the end after a Kill.
+	Killed
+	// Lost is the end of the whole sandbox, unless a Kill came before.
+	Lost
+)
+
+// Usage is what a main process and all that it waited for took, as the kernel
+// counts. The zero value says that this is not known.
+type Usage struct {
+	// CPU is user and system time.
+	CPU time.Duration
+	// MaxRSS is how many bytes the largest of them had resident, and never less
+	// than the few MB that init has, which forks it.
+	MaxRSS int64
 }
 
 // killedCode is the exit code of what SIGKILL ended.
@@ -61,8 +87,9 @@ type Process struct {
 	// mu guards the fields below it.
 	mu    sync.Mutex
 	state processState
-	// killed is set once a Kill was sent to init.
-	killed bool
+	// killed is set once a Kill was sent to init, and killedFirst when the end of
+	// the sandbox had not begun by then.
+	killed, killedFirst bool
 }
 
 // newProcess is called in the order of init's messages, so that an exit that
@@ -259,11 +286,13 @@ func (p *Process) Wait(ctx context.Context) (Exit, error) {
 // exited, Kill is a no-op and what runs in the background goes on. The context
 // bounds the waiting; the end itself is carried through.
 func (p *Process) Kill(ctx context.Context) error {
+	over := p.generation.over()
 	p.mu.Lock()
 	before := p.state
 	p.state, _ = before.next(eventKill)
 	first := before == processRunning
 	p.killed = p.killed || first
+	p.killedFirst = p.killedFirst || first && !over
 	killed := p.killed
 	p.mu.Unlock()
 	if !killed {
@@ -331,9 +360,11 @@ func (p *Process) answered(left int) {
 }
 
 // exited is init's word that the main process has ended.
-func (p *Process) exited(status uint32) {
-	ws := syscall.WaitStatus(status)
-	exit := Exit{Code: ws.ExitStatus()}
+func (p *Process) exited(m wire.Message) {
+	ws := syscall.WaitStatus(m.Status)
+	exit := Exit{Code: ws.ExitStatus(), Usage: Usage{
+		CPU: time.Duration(m.CPUMicros) * time.Microsecond, MaxRSS: int64(m.MaxRSS),
+	}}
 	if ws.Signaled() {
 		exit.Code = 128 + int(ws.Signal())
 	}
@@ -346,7 +377,7 @@ func (p *Process) lost(stopped bool, err error) {
 	if stopped {
 		err = nil
 	}
-	p.finish(eventLost, Exit{Code: killedCode}, err)
+	p.finish(eventLost, Exit{Code: killedCode, Ending: Lost}, err)
 }
 
 func (p *Process) finish(e processEvent, exit Exit, err error) {
@@ -354,6 +385,9 @@ func (p *Process) finish(e processEvent, exit Exit, err error) {
 	before := p.state
 	after, ok := before.next(e)
 	p.state = after
+	if p.killedFirst {
+		exit.Ending = Killed
+	}
 	p.mu.Unlock()
 	if !ok || before == processExited {
 		return

@@ -21,6 +21,9 @@ type Limits struct {
 type Result struct {
 	// ExitCode is 128+n after death by signal n.
 	ExitCode int
+	// Ending says what ended the main process, Usage what it took.
+	Ending Ending
+	Usage  Usage
 	// Stdout and Stderr are what was captured: everything, or over the output
 	// limit the beginning and the end of each.
 	Stdout, Stderr []byte
@@ -86,7 +89,7 @@ func (p *Process) Collect(ctx context.Context, limit int64) (Result, error) {
 		err = c.err
 	}
 	return Result{
-		ExitCode: exit.Code, Stdout: c.parts[1].bytes(), Stderr: c.parts[2].bytes(),
+		ExitCode: exit.Code, Ending: exit.Ending, Usage: exit.Usage, Stdout: c.parts[1].bytes(), Stderr: c.parts[2].bytes(),
 		StdoutTotal: c.parts[1].total, StderrTotal: c.parts[2].total, Duration: time.Since(began),
 	}, err
 }

@@ -36,6 +36,8 @@ func (m *Message) fields() []field {
 		{12, &m.Name},
 		{13, &m.Errno},
 		{14, (*string)(&m.Stage)},
+		{15, &m.CPUMicros},
+		{16, &m.MaxRSS},
 	}
 }
 

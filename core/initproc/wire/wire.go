@@ -77,6 +77,10 @@ type Message struct {
 	Pid int
 	// Status is the raw wait status of the command's main process: Exited.
 	Status uint32
+	// CPUMicros and MaxRSS are what the main process and all that it waited for took:
+	// microseconds of user and system time, and the bytes that the largest of them had
+	// resident. Zero where the kernel does not say: Exited.
+	CPUMicros, MaxRSS int
 	// Left counts processes that could not be ended: Killed.
 	Left int
 	// Stream is 1 (stdout) or 2 (stderr): Discard.

@@ -73,6 +73,19 @@ export const events: Cases = {
     assert.deepEqual({ stdoutBytes, stderrBytes }, { stdoutBytes: 4, stderrBytes: 5 });
   },
 
+  "the end of a command tells its processor time and its peak of memory": async ({ open, watch }) => {
+    const { events, onEvent } = watch();
+    const { session } = await open({ onEvent });
+    await session.run({ command: "true" });
+    await session.run({ command: "for ((i = 0; i < 300000; i++)); do :; done" });
+    await session.run({ command: "head -c 64000000 /dev/zero | tail -c 64000000 | wc -c" });
+    await arrived(events, 3);
+    const [quick, busy, large] = finishedOf(events);
+    assert.ok(Number.isSafeInteger(quick!.cpuMs) && quick!.cpuMs! < busy!.cpuMs!, `${quick!.cpuMs} ${busy!.cpuMs}`);
+    assert.ok(quick!.maxRssBytes! > 1 << 20 && quick!.maxRssBytes! < 32 << 20, `${quick!.maxRssBytes}`);
+    assert.ok(large!.maxRssBytes! >= 64_000_000 && large!.maxRssBytes! < 128_000_000, `${large!.maxRssBytes}`);
+  },
+
   "a spawn, read and waited for, is told like a run": async ({ open, watch }) => {
     const { events, onEvent } = watch();
     const { session } = await open({ onEvent });
