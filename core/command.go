@@ -95,11 +95,11 @@ func (h *Handle) launch(ctx context.Context, op string, cmd spec.Command) (*Proc
 	if dir == "" {
 		dir = spec.Workspace
 	}
+	shell := loginShell(spec.Login{User: g.box.User(), Shell: g.box.Shell()}, cmd)
+	shell.Dir, shell.Stdin = dir, cmd.Stdin
+	shell.Network = network(g.held.policy(h.policy))
 	h.session.commandAdmitted(g)
-	process, err := g.box.Spawn(ctx, supervise.Command{
-		Argv: []string{g.box.Shell(), "-lc", "--", cmd.Command}, Env: cmd.Environ(spec.Login{User: g.box.User(), Shell: g.box.Shell()}), Dir: dir,
-		Network: network(g.held.policy(h.policy)), Stdin: cmd.Stdin,
-	})
+	process, err := g.box.Spawn(ctx, shell)
 	if err != nil {
 		h.session.commandTold(g)
 		if ctx.Err() != nil {

@@ -90,7 +90,7 @@ func (w *watched) ends(n int) (reasons []event.Reason) {
 }
 
 func script(text string) spec.Command {
-	return spec.Command{Command: text, Env: map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin"}}
+	return spec.Command{Command: text}
 }
 
 func (w *watched) spawn(text string) *Process {

@@ -15,11 +15,14 @@ interface Abortable {
 
 /** What `run()` and `spawn()` take. */
 export interface SandboxCommandOptions extends Abortable {
-  /** A bash script, run as `bash -lc`. */
+  /** A bash script, run as `bash -lc`; at most 8 MiB in UTF-8. */
   readonly command: string;
   /** Where it starts; relative to `/workspace`, which is the default. */
   readonly workingDirectory?: string | undefined;
-  /** Variables above the backend's; `undefined` takes one away. */
+  /**
+   * Variables above the backend's; `undefined` takes one away. A `PATH` of either
+   * is the script's, whatever login files say. Names that begin with `__sandbox_` are taken.
+   */
   readonly env?: Readonly<Record<string, string | undefined>> | undefined;
 }
 
@@ -226,6 +229,8 @@ function wantsStdin(stdin: unknown): boolean {
 function mergeVariables(
   ...layers: readonly Readonly<Record<string, string | undefined>>[]
 ): Readonly<Record<string, string | null>> {
-  const merged = layers.flatMap((layer) => Object.entries(layer).map(([name, value]) => [name, value ?? null] as const));
+  const merged = layers.flatMap((layer) =>
+    Object.entries(layer).map(([name, value]) => [name, value ?? null] as const),
+  );
   return Object.fromEntries(merged);
 }

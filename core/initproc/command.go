@@ -30,8 +30,8 @@ type command struct {
 
 // pipes are the standard streams of a command that is being started.
 type pipes struct {
-	// inside are the command's ends: stdin, stdout, stderr.
-	inside [3]int
+	// inside are the command's ends: stdin, stdout, stderr, and wire.ScriptFD if there is one.
+	inside []int
 	// outside go to the supervisor: stdout, stderr and, when asked for, stdin.
 	outside []int
 	// kept are init's own stdout and stderr.
@@ -40,15 +40,17 @@ type pipes struct {
 	null int
 }
 
-// spawn starts a command and reports how that went.
-func (s *server) spawn(m wire.Message) {
+// spawn starts a command and reports how that went. It owns fds, the command's
+// script or nothing.
+func (s *server) spawn(m wire.Message, fds []int) {
 	defer s.guard(m.ID)
 	throwAwayThread()
-	if m.Spawn == nil || len(m.Spawn.Argv) == 0 {
+	if m.Spawn == nil || len(m.Spawn.Argv) == 0 || len(fds) > 1 {
+		closeAll(fds)
 		s.fail(m.ID, wire.StageSetup, unix.EINVAL)
 		return
 	}
-	p, err := s.openPipes(m.Spawn.Stdin)
+	p, err := s.openPipes(m.Spawn.Stdin, fds)
 	if err != nil {
 		s.fail(m.ID, wire.StageSetup, err)
 		return
@@ -85,7 +87,7 @@ func (s *server) start(id uint64, spawn *wire.Spawn, p *pipes) (wire.Stage, erro
 
 	s.forking.Lock()
 	defer s.forking.Unlock()
-	pid, err := s.fork(child{argv: spawn.Argv, env: spawn.Env, dir: spawn.Dir, files: p.inside[:]})
+	pid, err := s.fork(child{argv: spawn.Argv, env: spawn.Env, dir: spawn.Dir, files: p.inside})
 	if err != nil {
 		mark.release()
 		return wire.StageExec, err
@@ -108,9 +110,10 @@ func (s *server) limit(pid int) {
 	_ = s.pass.call(unix.SYS_PRLIMIT64, uintptr(pid), unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&s.children)))
 }
 
-// openPipes makes the standard streams.
-func (s *server) openPipes(stdin bool) (p *pipes, err error) {
-	p = &pipes{inside: [3]int{s.null, -1, -1}, kept: [2]int{-1, -1}, null: s.null}
+// openPipes makes the standard streams. It takes over further, the descriptors
+// that the command gets besides.
+func (s *server) openPipes(stdin bool, further []int) (p *pipes, err error) {
+	p = &pipes{inside: append([]int{s.null, -1, -1}, further...), kept: [2]int{-1, -1}, null: s.null}
 	defer func() {
 		if err != nil {
 			p.close()

@@ -101,6 +101,56 @@ func TestSpawn_Failures(t *testing.T) {
 	s.run("chmod 0700 closed")
 }
 
+func TestSpawn_Script(t *testing.T) {
+	s := start(t, settings{})
+	// A pipe tells when nobody has its reading end any more.
+	script := func() (reading int, writing *os.File) {
+		var ends [2]int
+		require.NoError(t, unix.Pipe2(ends[:], unix.O_CLOEXEC))
+		writing = os.NewFile(uintptr(ends[1]), "script")
+		t.Cleanup(func() { _ = writing.Close() })
+		return ends[0], writing
+	}
+	closed := func(writing *os.File) {
+		t.Helper()
+		poll := []unix.PollFd{{Fd: int32(writing.Fd())}}
+		require.Eventually(t, func() bool {
+			_, err := unix.Poll(poll, 0)
+			return err == nil && poll[0].Revents&unix.POLLERR != 0
+		}, patience, time.Millisecond)
+	}
+	show := []string{"/bin/bash", "-c", "read -u 3 x; ls /proc/$$/fd >fds; exec 3<&-; cat fds; echo $x; exec sleep 100"}
+	reading, writing := script()
+	j, failed := s.spawn(wire.Spawn{Argv: show}, reading)
+	require.Nil(t, failed)
+	_, err := writing.WriteString("text\n")
+	require.NoError(t, err)
+	for _, line := range []string{"0", "1", "2", "3", "text"} {
+		require.Equal(t, line, j.line())
+	}
+	closed(writing) // although the command goes on
+	require.Zero(t, j.kill())
+
+	for name, spawn := range map[string]wire.Spawn{
+		"nothing to run": {}, "no directory": {Argv: show, Dir: "/missing"},
+		"no program": {Argv: []string{"/bin/missing"}}, "no network": {Argv: show, Network: "some"},
+	} {
+		reading, writing := script()
+		_, failed := s.spawn(spawn, reading)
+		require.NotNil(t, failed, name)
+		closed(writing)
+	}
+	one, firstWriting := script()
+	two, secondWriting := script()
+	_, failed = s.spawn(wire.Spawn{Argv: show}, one, two)
+	require.NotNil(t, failed)
+	closed(firstWriting)
+	closed(secondWriting)
+
+	// The next one gets none.
+	require.Equal(t, "0\n1\n2\n", s.run("ls /proc/$$/fd >fds; cat fds"))
+}
+
 func TestSpawn_NetworkNone(t *testing.T) {
 	s := start(t, settings{})
 	isolated := func(script string) *job {

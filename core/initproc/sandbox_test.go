@@ -216,8 +216,9 @@ type job struct {
 	exited         chan received
 }
 
-// spawn starts a command and returns either it or why there is none.
-func (s *sandbox) spawn(spawn wire.Spawn) (*job, *wire.Message) {
+// spawn starts a command and returns either it or why there is none. The
+// descriptors go with the request.
+func (s *sandbox) spawn(spawn wire.Spawn, fds ...int) (*job, *wire.Message) {
 	s.t.Helper()
 	if spawn.Network == "" {
 		spawn.Network = wire.NetworkShared
@@ -230,7 +231,7 @@ func (s *sandbox) spawn(spawn wire.Spawn) (*job, *wire.Message) {
 	}
 	id := s.nextID.Add(1)
 	reply, exited := s.expect(wire.KindStarted, id), s.expect(wire.KindExited, id)
-	s.conn.Send(wire.Message{Kind: wire.KindSpawn, ID: id, Spawn: &spawn})
+	s.conn.Send(wire.Message{Kind: wire.KindSpawn, ID: id, Spawn: &spawn}, fds...)
 	m := s.await(reply)
 	if m.Kind == wire.KindFailed {
 		return nil, &m.Message

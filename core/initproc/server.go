@@ -60,11 +60,12 @@ func (s *server) serve() {
 		if err != nil {
 			return
 		}
-		// No request brings descriptors.
-		closeAll(fds)
+		if m.Kind != wire.KindSpawn {
+			closeAll(fds) // no other request brings any
+		}
 		switch m.Kind {
 		case wire.KindSpawn:
-			go s.spawn(m)
+			go s.spawn(m, fds)
 		case wire.KindKill:
 			go s.kill(m.ID)
 		case wire.KindDiscard:

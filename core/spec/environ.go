@@ -5,6 +5,17 @@ import "slices"
 // defaultPath is Debian's, for root and for everybody else.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+// reserved is how names begin that no author can use: the core hands bash what
+// its script needs under them.
+const reserved = "__sandbox_"
+
+// carried are the variables that have a carrier.
+var carried = []string{"PATH", "BASH_ENV"}
+
+// Carrier is the name under which a variable comes to bash a second time, out of
+// the login files' sight.
+func Carrier(name string) string { return reserved + name }
+
 // Login is what a sandbox makes of the user that commands run as.
 type Login struct {
 	// User is the name that /etc/passwd has for the user id.

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +25,9 @@ const (
 	// maxStringBytes is the kernel's limit for one argument or one NAME=value
 	// string (MAX_ARG_STRLEN, 32 pages), its terminating NUL included.
 	maxStringBytes = 128 << 10
+	// maxCommandBytes bounds a script. The protocol takes twice as much, and
+	// whoever sends more has mistaken a file for a command.
+	maxCommandBytes = 8 << 20
 )
 
 // Network says what a session's commands may reach.
@@ -119,7 +123,7 @@ func (s Sandbox) Shape() string {
 
 // Command is one shell command.
 type Command struct {
-	// Command is a bash script, run as `bash -lc`.
+	// Command is a bash script, run as `bash -lc`; at most 8 MiB.
 	Command string `json:"command"`
 	// WorkingDirectory is absolute inside the sandbox. Empty means the workspace.
 	WorkingDirectory string `json:"workingDirectory,omitempty"`
@@ -138,8 +142,8 @@ func (c Command) Validate() error {
 	if strings.ContainsRune(c.Command, 0) {
 		return errdefs.Invalid("command", "a command cannot contain a NUL byte")
 	}
-	if len(c.Command) >= maxStringBytes {
-		return errdefs.Invalid("command", fmt.Sprintf("%d bytes given, a command has at most %d: write a script file and run that", len(c.Command), maxStringBytes-1))
+	if len(c.Command) > maxCommandBytes {
+		return errdefs.Invalid("command", fmt.Sprintf("%d bytes given, a command has at most %d: write a script file and run that", len(c.Command), maxCommandBytes))
 	}
 	if c.WorkingDirectory != "" {
 		if err := absolute("workingDirectory", c.WorkingDirectory); err != nil {
@@ -155,6 +159,9 @@ func (c Command) Validate() error {
 		}
 		if strings.ContainsAny(name, "=\x00") {
 			return errdefs.Invalid("env", fmt.Sprintf("%q is not a variable name", name))
+		}
+		if strings.HasPrefix(name, reserved) {
+			return errdefs.Invalid("env."+name, "names that begin with "+reserved+" are taken")
 		}
 		if value != nil {
 			if err := variable("env."+name, name, *value); err != nil {
@@ -172,8 +179,11 @@ func variable(field, name, value string) error {
 	if strings.ContainsRune(value, 0) {
 		return errdefs.Invalid(field, "a value cannot contain a NUL byte")
 	}
-	if len(name)+len(value)+2 > maxStringBytes {
-		return errdefs.Invalid(field, fmt.Sprintf("the value has %d bytes, the kernel takes at most %d for name and value", len(value), maxStringBytes-2))
+	if slices.Contains(carried, name) {
+		name = Carrier(name)
+	}
+	if most := maxStringBytes - len("=\x00") - len(name); len(value) > most {
+		return errdefs.Invalid(field, fmt.Sprintf("the value has %d bytes, the kernel takes at most %d with this name", len(value), most))
 	}
 	return nil
 }

@@ -440,20 +440,21 @@ func (g *Generation) endedLocked(op string) error {
 	return errdefs.New(errdefs.Internal, op, "the sandbox ended unexpectedly")
 }
 
-// ask sends a request to init. The reply's channel is closed without a reply
-// when the generation ends.
-func (g *Generation) ask(m wire.Message, command *Command) (uint64, <-chan reply, error) {
+// ask sends a request to init, with descriptors that are its own from here on. The
+// reply's channel is closed without a reply when the generation ends.
+func (g *Generation) ask(m wire.Message, command *Command, fds ...int) (uint64, <-chan reply, error) {
 	r := &request{command: command, reply: make(chan reply, 1)}
 	g.mu.Lock()
 	if g.state != generationLive {
 		defer g.mu.Unlock()
+		closeAll(fds)
 		return 0, nil, g.endedLocked(string(m.Kind))
 	}
 	g.lastID++
 	m.ID = g.lastID
 	g.pending[m.ID] = r
 	g.mu.Unlock()
-	g.conn.Send(m)
+	g.conn.Send(m, fds...)
 	return m.ID, r.reply, nil
 }
 

@@ -29,6 +29,9 @@ type Command struct {
 	Network wire.Network
 	// Stdin asks for a writable standard input; otherwise it is at end of file.
 	Stdin bool
+	// Script is what the program can read from descriptor wire.ScriptFD, which it
+	// has to close before it starts another. Empty gives it no such descriptor.
+	Script string
 }
 
 // Exit is how a main process ended.
@@ -145,9 +148,17 @@ func (g *Generation) Spawn(ctx context.Context, cmd Command) (*Process, error) {
 	if cmd.Network == "" {
 		cmd.Network = wire.NetworkShared
 	}
+	var fds []int
+	if cmd.Script != "" {
+		fd, err := wire.SealedMemfd("script", []byte(cmd.Script))
+		if err != nil {
+			return nil, &errdefs.Error{Code: errdefs.Busy, Op: "spawn", Err: err}
+		}
+		fds = append(fds, fd)
+	}
 	_, replies, err := g.ask(wire.Message{Kind: wire.KindSpawn, Spawn: &wire.Spawn{
 		Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Network: cmd.Network, Stdin: cmd.Stdin,
-	}}, &cmd)
+	}}, &cmd, fds...)
 	if err != nil {
 		return nil, err
 	}

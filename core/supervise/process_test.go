@@ -63,6 +63,29 @@ func TestSpawn_LongestArgumentAndMuchEnvironment(t *testing.T) {
 	require.Len(t, r.Stdout, 100_001)
 }
 
+func TestSpawn_ScriptComesByDescriptor(t *testing.T) {
+	g, _ := sandbox(t)
+	script := strings.Repeat("0123456789abcdef", 8<<20/16)
+	cmd := bash("cat <&3 | cksum; exec 3<&-; ls /proc/$$/fd >fds; cat fds")
+	cmd.Script = script
+	before := fds(t)
+	r, err := Run(t.Context(), g, cmd, Limits{})
+	require.NoError(t, err)
+	host := bash("cksum")
+	host.Stdin = true
+	p := spawn(t, g, host)
+	require.NoError(t, p.Write(t.Context(), []byte(script)))
+	require.NoError(t, p.CloseStdin())
+	require.Equal(t, readAll(t, p, 1)+"0\n1\n2\n", string(r.Stdout), "%s", r.Stderr)
+	p.Release()
+	require.Eventually(t, func() bool { return fds(t) <= before }, 5*time.Second, time.Millisecond, fdList())
+
+	require.NoError(t, g.Stop(t.Context()))
+	_, err = g.Spawn(t.Context(), cmd)
+	require.Equal(t, errdefs.Closed, errdefs.CodeOf(err))
+	require.NotContains(t, fdList(), "memfd:script")
+}
+
 func TestSpawn_CancelledStartsNothing(t *testing.T) {
 	g, workspace := sandbox(t)
 	ctx, cancel := context.WithCancel(t.Context())

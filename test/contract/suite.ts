@@ -4,6 +4,7 @@ import type { TestContext } from "node:test";
 import type { Factory } from "./adapter.ts";
 import { events } from "./cases/events.ts";
 import { files } from "./cases/files.ts";
+import { input } from "./cases/input.ts";
 import { isolation } from "./cases/isolation.ts";
 import { run } from "./cases/run.ts";
 import { session } from "./cases/session.ts";
@@ -14,7 +15,7 @@ import { inPlace, type Place } from "./place.ts";
 /** Tests by the sentence that each of them holds. */
 export type Cases = Readonly<Record<string, (place: Place) => Promise<void>>>;
 
-const areas: Readonly<Record<string, Cases>> = { run, spawn, session, templates, files, isolation, events };
+const areas: Readonly<Record<string, Cases>> = { run, input, spawn, session, templates, files, isolation, events };
 
 /** No test waits longer than this for anything; what hangs shall say where. */
 const timeoutMs = 120_000;

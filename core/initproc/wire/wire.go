@@ -8,7 +8,7 @@
 //
 //	supervisor                        init
 //	    | <------------- Hello -------- |   once, version first, mounts complete
-//	    | -- Spawn{ID} --------------> |
+//	    | -- Spawn{ID} +0..1 fd -----> |   the command's descriptor ScriptFD
 //	    | <-- Started{ID,Pid} +2..3 fds |   or Failed{ID}
 //	    | -- Kill{ID} ----------------> |   any time after Started
 //	    | <-- Killed{ID} -------------- |   the command's tree is gone, or Left > 0
@@ -42,6 +42,9 @@ const (
 // ControlFD is where init and the opener find their socket. It is a fixed
 // number because neither has arguments nor environment to be told by.
 const ControlFD = 3
+
+// ScriptFD is the number that the descriptor of a Spawn has in the command.
+const ScriptFD = 3
 
 // Kind says which part of a Message is meant.
 type Kind string
