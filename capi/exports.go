@@ -76,6 +76,11 @@ func sbx_process_end(env, call C.uint64_t, json C.sbx_json, jsonLen C.size_t, da
 	handle(env, call, json, jsonLen, data, dataLen, processEnd)
 }
 
+//export sbx_process_resize
+func sbx_process_resize(env, call C.uint64_t, json C.sbx_json, jsonLen C.size_t, data C.sbx_bytes, dataLen C.size_t) {
+	handle(env, call, json, jsonLen, data, dataLen, processResize)
+}
+
 //export sbx_process_wait
 func sbx_process_wait(env, call C.uint64_t, json C.sbx_json, jsonLen C.size_t, data C.sbx_bytes, dataLen C.size_t) {
 	handle(env, call, json, jsonLen, data, dataLen, processWait)

@@ -259,6 +259,19 @@ func processEnd(_ context.Context, e *environment, req processRequest, _ []byte)
 	return nil, nil, p.CloseStdin()
 }
 
+type resizeRequest struct {
+	Process uint64 `json:"process"`
+	spec.TerminalSize
+}
+
+func processResize(_ context.Context, e *environment, req resizeRequest, _ []byte) (any, []byte, error) {
+	p, err := lookup[*core.Process](e, "process", req.Process)
+	if err != nil {
+		return nil, nil, err
+	}
+	return nil, nil, p.Resize(req.TerminalSize)
+}
+
 func processWait(ctx context.Context, e *environment, req processRequest, _ []byte) (any, []byte, error) {
 	p, err := lookup[*core.Process](e, "process", req.Process)
 	if err != nil {

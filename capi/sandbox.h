@@ -109,7 +109,9 @@ SBX_REQUEST(sbx_session_delete);
 // and the members of the reply beside the error.
 SBX_REQUEST(sbx_run);
 // sbx_spawn starts a command. Request: as sbx_run without timeoutMs and
-// maxOutputBytes, and stdin?. Reply: {process, pid}.
+// maxOutputBytes, and stdin?, pty? {cols, rows} (a terminal instead of streams: what
+// the command writes is stdout, stdin is the keyboard, stderr is at its end).
+// Reply: {process, pid}.
 SBX_REQUEST(sbx_spawn);
 // sbx_process_read waits for output. Request: process, stream (1|2), maxBytes.
 // Reply: {end:false} and data, or {end:true} at the end of the stream.
@@ -120,8 +122,11 @@ SBX_REQUEST(sbx_process_read);
 SBX_REQUEST(sbx_process_discard);
 // sbx_process_write writes data to stdin. Request: process. Reply: {}. Errors: EPIPE.
 SBX_REQUEST(sbx_process_write);
-// sbx_process_end closes stdin. Request: process. Reply: {}.
+// sbx_process_end closes stdin; into a terminal it types Ctrl-D. Request: process. Reply: {}.
 SBX_REQUEST(sbx_process_end);
+// sbx_process_resize changes the size of the command's terminal. Request: process,
+// cols, rows. Reply: {}. Errors: ERR_UNSUPPORTED without a terminal.
+SBX_REQUEST(sbx_process_resize);
 // sbx_process_wait waits for the main process. Request: process. Reply: {exitCode}.
 SBX_REQUEST(sbx_process_wait);
 // sbx_process_kill ends the command's whole tree; a no-op once the main process

@@ -22,6 +22,9 @@ func (h *Handle) Run(ctx context.Context, cmd spec.Command, limits spec.Limits) 
 	if err := limits.Validate(); err != nil {
 		return supervise.Result{}, err
 	}
+	if cmd.Pty != nil {
+		return supervise.Result{}, errdefs.Invalid("pty", "only spawn gives a terminal")
+	}
 	if timeout := limits.Timeout(); timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, &errdefs.Error{
@@ -97,6 +100,9 @@ func (h *Handle) launch(ctx context.Context, op string, cmd spec.Command) (*Proc
 	}
 	shell := loginShell(spec.Login{User: g.box.User(), Shell: g.box.Shell()}, cmd)
 	shell.Dir, shell.Stdin = dir, cmd.Stdin
+	if cmd.Pty != nil {
+		shell.Columns, shell.Rows = cmd.Pty.Columns, cmd.Pty.Rows
+	}
 	shell.Network = network(g.held.policy(h.policy))
 	h.session.commandAdmitted(g)
 	process, err := g.box.Spawn(ctx, shell)

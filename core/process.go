@@ -10,6 +10,7 @@ import (
 
 	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
 	"github.com/evelandhq/sandbox-bwrap/core/event"
+	"github.com/evelandhq/sandbox-bwrap/core/spec"
 	"github.com/evelandhq/sandbox-bwrap/core/supervise"
 )
 
@@ -67,6 +68,16 @@ func (p *Process) Write(ctx context.Context, data []byte) error { return p.proce
 
 // CloseStdin ends the command's standard input. Closing twice is a no-op.
 func (p *Process) CloseStdin() error { return p.process.CloseStdin() }
+
+// Resize changes the size of the command's terminal, and has the command told with
+// SIGWINCH. Errors: InvalidArgument; Unsupported without a terminal; Closed once the
+// process was given up.
+func (p *Process) Resize(size spec.TerminalSize) error {
+	if err := size.Validate(); err != nil {
+		return err
+	}
+	return p.process.Resize(size.Columns, size.Rows)
+}
 
 // Wait waits for the main process and returns its exit code, 128+n after death
 // by signal n. A process whose sandbox was stopped was killed: 137.

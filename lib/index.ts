@@ -59,7 +59,8 @@ export {
   DEFAULT_MAX_OUTPUT_BYTES,
   DEFAULT_RUN_TIMEOUT_MS,
 } from "./options.ts";
-export type { SandboxProcess, WritableSandboxProcess } from "./process.ts";
+export type { SandboxProcess, TerminalSandboxProcess, WritableSandboxProcess } from "./process.ts";
+export type { TerminalSize } from "./requests.ts";
 export type {
   SandboxCommandOptions,
   SandboxCommandResult,

@@ -1,7 +1,7 @@
 import { whenCollected } from "./collected.ts";
 import type { Environment } from "./environment.ts";
 import { invalid } from "./errors.ts";
-import type { RequestOf } from "./requests.ts";
+import type { RequestOf, TerminalSize } from "./requests.ts";
 import { chunkBytes, readOnDemand } from "./streams.ts";
 
 /** A command that was spawned. */
@@ -31,6 +31,21 @@ export interface WritableSandboxProcess extends SandboxProcess {
   readonly stdin: WritableStream<Uint8Array>;
 }
 
+/** A command that was spawned with `pty`. */
+export interface TerminalSandboxProcess extends WritableSandboxProcess {
+  /** Changes the size of the terminal, of which the command is told by SIGWINCH. */
+  resize(size: TerminalSize): Promise<void>;
+}
+
+/** Checks the size of a terminal. */
+export function checkTerminalSize(value: unknown, field: string): TerminalSize {
+  const { cols, rows } = (value ?? {}) as Partial<Record<keyof TerminalSize, unknown>>;
+  if ([cols, rows].every((n) => Number.isInteger(n) && (n as number) > 0 && (n as number) <= 65_535)) {
+    return { cols: cols as number, rows: rows as number };
+  }
+  throw invalid(field, "needs cols and rows, whole numbers from 1 to 65535");
+}
+
 /** The main process's end, watched from the start so that a late signal finds nobody listening. */
 interface Exit {
   readonly code: Promise<{ exitCode: number }>;
@@ -52,7 +67,7 @@ export async function spawnProcess(
     },
   });
   const exit = watchExit(environment, ok.process, signal);
-  return processObject(environment, ok, exit, request.stdin === true);
+  return processObject(environment, ok, exit, request);
 }
 
 // Its closures live in the core's pending call and on the signal. They must not
@@ -90,11 +105,12 @@ function processObject(
   environment: Environment,
   { process, pid }: { readonly process: number; readonly pid: number },
   exit: Exit,
-  writable: boolean,
-): SandboxProcess | WritableSandboxProcess {
+  { stdin, pty }: Pick<RequestOf<"spawn">, "stdin" | "pty">,
+): SandboxProcess | WritableSandboxProcess | TerminalSandboxProcess {
   // Process and streams reach the number through this object: as long as one of
   // them is in use, the core keeps it.
   const handle = { process };
+  const writable = stdin === true || pty !== undefined;
   const open = new Set<string>(writable ? ["stdin", "stdout", "stderr"] : ["stdout", "stderr"]);
   const releaseIfOver = () => {
     if (open.size > 0 || !exit.isOver() || !whenCollected.unregister(handle)) return;
@@ -120,7 +136,16 @@ function processObject(
     },
   };
   whenCollected.register(handle, releaseLater(environment, process), handle);
-  return writable ? { ...object, stdin: inputStream(environment, handle, ended("stdin")) } : object;
+  if (!writable) return object;
+  const input = { ...object, stdin: inputStream(environment, handle, ended("stdin")) };
+  if (!pty) return input;
+  return {
+    ...input,
+    async resize(size) {
+      const { cols, rows } = checkTerminalSize(size, "resize");
+      if (!exit.isOver()) await environment.call("processResize", { process: handle.process, cols, rows });
+    },
+  };
 }
 
 function release(environment: Environment, process: number): void {

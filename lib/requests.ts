@@ -26,6 +26,12 @@ export interface CommandRequest {
   readonly maxProcesses?: number;
 }
 
+/** The size of a terminal in characters, each from 1 to 65535. */
+export interface TerminalSize {
+  readonly cols: number;
+  readonly rows: number;
+}
+
 /** What is known of a command that `run` started, however it ended. */
 export interface RunFacts {
   readonly exitCode: number;
@@ -94,13 +100,14 @@ export interface Requests {
 
   readonly run: Call<CommandRequest & { readonly timeoutMs?: number; readonly maxOutputBytes?: number }, RunFacts>;
   readonly spawn: Call<
-    CommandRequest & { readonly stdin?: boolean },
+    CommandRequest & { readonly stdin?: boolean; readonly pty?: TerminalSize },
     { readonly process: number; readonly pid: number }
   >;
   readonly processRead: Call<OfStream & { readonly maxBytes: number }, { readonly end: boolean }>;
   readonly processDiscard: Call<OfStream>;
   readonly processWrite: Call<OfProcess>;
   readonly processEnd: Call<OfProcess>;
+  readonly processResize: Call<OfProcess & TerminalSize>;
   readonly processWait: Call<OfProcess, { readonly exitCode: number }>;
   readonly processKill: Call<OfProcess & { readonly aborted: boolean }>;
   readonly processRelease: Call<OfProcess>;

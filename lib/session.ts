@@ -2,8 +2,14 @@ import type { Environment, OpenSession } from "./environment.ts";
 import { decodeOutput, invalid, SandboxError } from "./errors.ts";
 import { openFile, writeStream } from "./files.ts";
 import { type BwrapNetworkPolicy, networkPolicy, type Options, text, variables } from "./options.ts";
-import { type SandboxProcess, spawnProcess, type WritableSandboxProcess } from "./process.ts";
-import type { CommandRequest } from "./requests.ts";
+import {
+  checkTerminalSize,
+  type SandboxProcess,
+  spawnProcess,
+  type TerminalSandboxProcess,
+  type WritableSandboxProcess,
+} from "./process.ts";
+import type { CommandRequest, TerminalSize } from "./requests.ts";
 import { checkEncoding, checkLineRange, decode, encode, sliceLines } from "./text.ts";
 
 const workspace = "/workspace";
@@ -30,6 +36,12 @@ export interface SandboxCommandOptions extends Abortable {
 export interface SandboxSpawnOptions extends SandboxCommandOptions {
   /** `true`, or `"pipe"`, gives the process a `stdin` to write to. Default: at end of file. */
   readonly stdin?: boolean | "pipe" | undefined;
+  /**
+   * Gives the command a terminal of that size, 80 by 24 with `true`, and a `TERM` of
+   * `xterm-256color`. What the command writes is `stdout`, `stderr` is at its end,
+   * and `stdin` is the keyboard: closing it types Ctrl-D. Default: none.
+   */
+  readonly pty?: boolean | TerminalSize | undefined;
 }
 
 /** How a command of `run()` ended. Bytes that are not UTF-8 appear as U+FFFD. */
@@ -94,6 +106,7 @@ export interface SandboxOperations {
    */
   run(options: SandboxCommandOptions): Promise<SandboxCommandResult>;
   /** Starts a command. A signal ends it with everything it started, until its main process has exited. */
+  spawn(options: SandboxSpawnOptions & { readonly pty: true | TerminalSize }): Promise<TerminalSandboxProcess>;
   spawn(options: SandboxSpawnOptions & { readonly stdin: true | "pipe" }): Promise<WritableSandboxProcess>;
   spawn(options: SandboxSpawnOptions & { readonly stdin?: false | undefined }): Promise<SandboxProcess>;
   spawn(options: SandboxSpawnOptions): Promise<SandboxProcess | WritableSandboxProcess>;
@@ -149,7 +162,8 @@ export function createOperations(environment: Environment, session: OpenSession,
   }
 
   async function spawn(call: SandboxSpawnOptions): Promise<SandboxProcess | WritableSandboxProcess> {
-    const request = { ...command(call), ...(wantsStdin(call.stdin) && { stdin: true }) };
+    const pty = terminalSize(call.pty);
+    const request = { ...command(call), ...(wantsStdin(call.stdin) && { stdin: true }), ...(pty && { pty }) };
     return await spawnProcess(environment, request, call.abortSignal);
   }
 
@@ -217,6 +231,12 @@ function resolvePath(path: string, field = "path"): string {
   if (path.startsWith("/")) return path;
   const relative = path.replace(/^(?:\.\/+)+/, "");
   return relative === "" || relative === "." ? workspace : `${workspace}/${relative}`;
+}
+
+function terminalSize(pty: unknown): TerminalSize | undefined {
+  if (pty === undefined || pty === false) return undefined;
+  if (pty === true) return { cols: 80, rows: 24 };
+  return checkTerminalSize(pty, "pty");
 }
 
 function wantsStdin(stdin: unknown): boolean {

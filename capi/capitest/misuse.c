@@ -67,6 +67,7 @@ static const struct {
     {"sbx_prewarm_abort", "{\"session\":2752513}", "ERR_BAD_HANDLE"},
     {"sbx_process_wait", "{\"process\":2752514}", "ERR_BAD_HANDLE"},
     {"sbx_process_end", "{\"process\":18446744073709551615}", "ERR_BAD_HANDLE"},
+    {"sbx_process_resize", "{\"process\":2752514,\"cols\":0,\"rows\":0}", "ERR_BAD_HANDLE"},
     {"sbx_process_release", "{\"process\":2752514}", "ERR_BAD_HANDLE"},
     {"sbx_process_write", "{\"process\":2752514}", "ERR_BAD_HANDLE"},
     {"sbx_file_append", "{\"file\":2752514}", "ERR_BAD_HANDLE"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -32,9 +33,10 @@ type command struct {
 type pipes struct {
 	// inside are the command's ends: stdin, stdout, stderr, and wire.ScriptFD if there is one.
 	inside []int
-	// outside go to the supervisor: stdout, stderr and, when asked for, stdin.
+	// outside go to the supervisor: stdout, stderr and, when asked for, stdin; or the
+	// output and the input of a terminal.
 	outside []int
-	// kept are init's own stdout and stderr.
+	// kept are init's own stdout and stderr; of a terminal only the first.
 	kept [2]int
 	// null stands in for a stdin that was not asked for, and is not closed.
 	null int
@@ -50,9 +52,9 @@ func (s *server) spawn(m wire.Message, fds []int) {
 		s.fail(m.ID, wire.StageSetup, unix.EINVAL)
 		return
 	}
-	p, err := s.openPipes(m.Spawn.Stdin, fds)
+	p, stage, err := s.openStreams(m.Spawn, fds)
 	if err != nil {
-		s.fail(m.ID, wire.StageSetup, err)
+		s.fail(m.ID, stage, err)
 		return
 	}
 	if stage, err := s.start(m.ID, m.Spawn, p); err != nil {
@@ -87,7 +89,7 @@ func (s *server) start(id uint64, spawn *wire.Spawn, p *pipes) (wire.Stage, erro
 
 	s.forking.Lock()
 	defer s.forking.Unlock()
-	pid, err := s.fork(child{argv: spawn.Argv, env: spawn.Env, dir: spawn.Dir, files: p.inside})
+	pid, err := s.fork(child{argv: spawn.Argv, env: spawn.Env, dir: spawn.Dir, files: p.inside, terminal: spawn.Columns > 0})
 	if err != nil {
 		mark.release()
 		return wire.StageExec, err
@@ -110,8 +112,57 @@ func (s *server) limit(pid int) {
 	_ = s.pass.call(unix.SYS_PRLIMIT64, uintptr(pid), unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&s.children)))
 }
 
-// openPipes makes the standard streams. It takes over further, the descriptors
+// openStreams makes the standard streams. It takes over further, the descriptors
 // that the command gets besides.
+func (s *server) openStreams(spawn *wire.Spawn, further []int) (*pipes, wire.Stage, error) {
+	if spawn.Columns > 0 {
+		p, err := s.openTerminal(spawn.Columns, spawn.Rows, further)
+		return p, wire.StageTerminal, err
+	}
+	p, err := s.openPipes(spawn.Stdin, further)
+	return p, wire.StageSetup, err
+}
+
+// openTerminal makes a terminal, and a command's standard streams of it.
+func (s *server) openTerminal(columns, rows int, further []int) (p *pipes, err error) {
+	p = &pipes{inside: append([]int{-1, -1, -1}, further...), kept: [2]int{-1, -1}, null: s.null}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	// Non-blocking for all of its descriptors, which are one open file.
+	master, err := unix.Open("/dev/pts/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return p, fmt.Errorf("make terminal: %w", err)
+	}
+	p.kept[0] = master
+	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
+		return p, fmt.Errorf("unlock terminal: %w", err)
+	}
+	size := unix.Winsize{Col: uint16(columns), Row: uint16(rows)}
+	if err := unix.IoctlSetWinsize(master, unix.TIOCSWINSZ, &size); err != nil {
+		return p, fmt.Errorf("size terminal: %w", err)
+	}
+	// Not by its path: the number may have become another terminal's.
+	slave, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	if errno != 0 {
+		return p, fmt.Errorf("open terminal: %w", errno)
+	}
+	for fd := range 3 {
+		p.inside[fd] = int(slave)
+	}
+	for range 2 {
+		outside, err := unix.FcntlInt(uintptr(master), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return p, fmt.Errorf("duplicate terminal: %w", err)
+		}
+		p.outside = append(p.outside, outside)
+	}
+	return p, nil
+}
+
+// openPipes makes standard streams that are pipes.
 func (s *server) openPipes(stdin bool, further []int) (p *pipes, err error) {
 	p = &pipes{inside: append([]int{s.null, -1, -1}, further...), kept: [2]int{-1, -1}, null: s.null}
 	defer func() {
@@ -148,8 +199,8 @@ func (s *server) openPipes(stdin bool, further []int) (p *pipes, err error) {
 
 // closeInside closes the command's ends.
 func (p *pipes) closeInside() {
-	for _, fd := range p.inside {
-		if fd >= 0 && fd != p.null {
+	for i, fd := range p.inside {
+		if fd >= 0 && fd != p.null && !slices.Contains(p.inside[:i], fd) {
 			_ = unix.Close(fd)
 		}
 	}

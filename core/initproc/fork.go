@@ -27,6 +27,8 @@ type child struct {
 	dir string
 	// files become its descriptors from 0 on; it gets no others.
 	files []int
+	// terminal makes the terminal at 0 that of its session.
+	terminal bool
 }
 
 // fork starts c. The caller holds forking, and registers the child before it
@@ -49,7 +51,7 @@ func (s *server) fork(c child) (int, error) {
 	// has no terminal. No parent-death signal: it would follow this thread.
 	pidfd := -1
 	pid, err := syscall.ForkExec(c.path, c.argv, &syscall.ProcAttr{
-		Dir: c.dir, Env: c.env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
+		Dir: c.dir, Env: c.env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true, Setctty: c.terminal, PidFD: &pidfd},
 	})
 	if err != nil {
 		return 0, fmt.Errorf("start %s: %w", c.path, err)

@@ -38,6 +38,9 @@ func (c Command) Environ(login Login) []string {
 		// No terminal: programs are not to write what only one understands.
 		"TERM": "dumb",
 	}
+	if c.Pty != nil {
+		variables["TERM"] = "xterm-256color"
+	}
 	if c.TimeZone != nil {
 		variables["TZ"] = *c.TimeZone
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -133,6 +134,9 @@ type Command struct {
 	TimeZone *string `json:"timeZone,omitempty"`
 	// Stdin asks for a writable standard input; otherwise it is at end of file.
 	Stdin bool `json:"stdin,omitempty"`
+	// Pty gives the command a terminal of that size instead of streams; Stdin is
+	// then of no account. Nil means none.
+	Pty *TerminalSize `json:"pty,omitempty"`
 	// MaxProcesses bounds the session's live commands; more wait their turn. Zero means no bound.
 	MaxProcesses int64 `json:"maxProcesses,omitempty"`
 }
@@ -170,7 +174,26 @@ func (c Command) Validate() error {
 		}
 	}
 	if c.TimeZone != nil {
-		return variable("timeZone", "TZ", *c.TimeZone)
+		if err := variable("timeZone", "TZ", *c.TimeZone); err != nil {
+			return err
+		}
+	}
+	if c.Pty != nil {
+		return c.Pty.Validate()
+	}
+	return nil
+}
+
+// TerminalSize is the size of a terminal in characters.
+type TerminalSize struct {
+	Columns int `json:"cols"`
+	Rows    int `json:"rows"`
+}
+
+// Validate rejects a size that no terminal has.
+func (s TerminalSize) Validate() error {
+	if min(s.Columns, s.Rows) < 1 || max(s.Columns, s.Rows) > math.MaxUint16 {
+		return errdefs.Invalid("pty", fmt.Sprintf("cols and rows must be from 1 to %d", math.MaxUint16))
 	}
 	return nil
 }

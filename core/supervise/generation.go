@@ -295,7 +295,7 @@ func (g *Generation) dispatch(m wire.Message, fds []int) {
 			return
 		}
 		if p != nil {
-			fds = p.adopt(fds)
+			fds = p.adopt(fds, r.command.Columns > 0)
 		}
 		r.reply <- reply{m, fds, p}
 	case wire.KindExited:

@@ -15,6 +15,7 @@ import (
 
 	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
 	"github.com/evelandhq/sandbox-bwrap/core/initproc/wire"
+	"github.com/evelandhq/sandbox-bwrap/core/internal/linux"
 )
 
 // Command is what a generation is to start.
@@ -32,6 +33,10 @@ type Command struct {
 	// Script is what the program can read from descriptor wire.ScriptFD, which it
 	// has to close before it starts another. Empty gives it no such descriptor.
 	Script string
+	// Columns and Rows give the command a terminal of that size, each at most 65535,
+	// instead of streams: what it writes is read as stdout, stdin is the keyboard, and
+	// stderr is at its end. Zero means none.
+	Columns, Rows int
 }
 
 // Exit is how a main process ended.
@@ -104,15 +109,16 @@ func newProcess(g *Generation, id uint64, pid int) *Process {
 	}
 }
 
-// adopt takes stdout, stderr and perhaps stdin, and returns what is left over.
-func (p *Process) adopt(fds []int) (rest []int) {
+// adopt takes stdout, stderr and perhaps stdin, of a terminal its output and its
+// input, and returns what is left over.
+func (p *Process) adopt(fds []int, terminal bool) (rest []int) {
 	p.mu.Lock()
 	p.state, _ = p.state.next(eventStarted)
 	p.mu.Unlock()
-	p.stdin = &input{turn: make(chan struct{}, 1)}
+	p.stdin = &input{turn: make(chan struct{}, 1), terminal: terminal}
 	for i := 1; i <= 2; i++ {
 		var file *os.File
-		if len(fds) > 0 {
+		if len(fds) > 0 && (i == 1 || !terminal) {
 			file, fds = pollable(fds[0], "output"), fds[1:]
 		}
 		p.streams[i] = newStream(file, func() {
@@ -158,6 +164,7 @@ func (g *Generation) Spawn(ctx context.Context, cmd Command) (*Process, error) {
 	}
 	_, replies, err := g.ask(wire.Message{Kind: wire.KindSpawn, Spawn: &wire.Spawn{
 		Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Network: cmd.Network, Stdin: cmd.Stdin,
+		Columns: cmd.Columns, Rows: cmd.Rows,
 	}}, &cmd, fds...)
 	if err != nil {
 		return nil, err
@@ -224,6 +231,9 @@ func spawnError(cmd Command, m wire.Message) error {
 	if m.Stage == wire.StageChdir {
 		return errdefs.File("workingDirectory", cmd.Dir, errno)
 	}
+	if m.Stage == wire.StageTerminal && errno == unix.ENOENT {
+		return errdefs.New(errdefs.Unsupported, "pty", "this host gives a sandbox no terminals")
+	}
 	fail := &errdefs.Error{Code: errdefs.Internal, Op: "spawn", Err: fmt.Errorf("start command (%s): %w", m.Stage, errno)}
 	switch errno {
 	case unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.ENOSPC:
@@ -271,9 +281,13 @@ func (p *Process) Discard(stream int) {
 // was not asked for.
 func (p *Process) Write(ctx context.Context, data []byte) error { return p.stdin.write(ctx, data) }
 
-// CloseStdin ends the command's standard input, and a Write under way. Closing
-// twice is a no-op.
+// CloseStdin ends the command's standard input, and a Write under way. To a
+// terminal it is the key that means so, Ctrl-D. Closing twice is a no-op.
 func (p *Process) CloseStdin() error { return p.stdin.close() }
+
+// Resize changes the size of the command's terminal, and has the command told with
+// SIGWINCH. Errors: Unsupported without a terminal; Closed once the process was given up.
+func (p *Process) Resize(columns, rows int) error { return p.stdin.resize(columns, rows) }
 
 // Wait waits for the main process. The context bounds the waiting only. A
 // process whose sandbox we stopped was killed; one whose sandbox ended by
@@ -417,6 +431,7 @@ func (p *Process) finish(e processEvent, exit Exit, err error) {
 // stdin ends.
 func (p *Process) Release() {
 	_ = p.stdin.close()
+	_ = p.stdin.giveUp()
 	p.streams[1].discard()
 	p.streams[2].discard()
 }
@@ -425,16 +440,23 @@ func (p *Process) Release() {
 type input struct {
 	// turn is held by the one who writes.
 	turn chan struct{}
+	// terminal is that file is one, which has a size also when nothing is typed any more.
+	terminal bool
 
-	// mu guards the field below it.
+	// mu guards the fields below it.
 	mu sync.Mutex
-	// file is nil once closed, and when no stdin was asked for.
+	// file is nil once closed, and when no stdin was asked for; a terminal once given up.
 	file *os.File
+	// ended is set once nothing more may be typed into a terminal.
+	ended bool
 }
 
 func (in *input) current() *os.File {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	if in.ended {
+		return nil
+	}
 	return in.file
 }
 
@@ -467,9 +489,9 @@ func (in *input) write(ctx context.Context, data []byte) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
 		return aborted(ctx, "write")
-	case errors.Is(err, os.ErrClosed):
+	case errors.Is(err, os.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, unix.EIO) && in.terminal:
 		return errdefs.File("write", "", unix.EPIPE)
 	default:
 		return errdefs.File("write", "", err)
@@ -477,6 +499,46 @@ func (in *input) write(ctx context.Context, data []byte) error {
 }
 
 func (in *input) close() error {
+	if in.terminal {
+		in.typeEnd()
+		return nil
+	}
+	return in.giveUp()
+}
+
+// typeEnd types Ctrl-D, once. Where the command has left more unread than its
+// terminal holds, there is no room for it.
+func (in *input) typeEnd() {
+	const ctrlD = "\x04"
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.ended || in.file == nil {
+		return
+	}
+	in.ended = true
+	_ = in.file.SetWriteDeadline(longAgo) // for a write under way
+	_ = linux.Hold(in.file, func(fd int) error {
+		_, err := unix.Write(fd, []byte(ctrlD))
+		return err
+	})
+}
+
+func (in *input) resize(columns, rows int) error {
+	if !in.terminal {
+		return errdefs.New(errdefs.Unsupported, "resize", "the command was spawned without a terminal")
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.file == nil {
+		return errdefs.New(errdefs.Closed, "resize", "the process was given up")
+	}
+	return errdefs.File("resize", "", linux.Hold(in.file, func(fd int) error {
+		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(columns), Row: uint16(rows)})
+	}))
+}
+
+// giveUp closes the file.
+func (in *input) giveUp() error {
 	in.mu.Lock()
 	file := in.file
 	in.file = nil

@@ -247,6 +247,8 @@ func drain(fd, limit int) ([]byte, error) {
 		case err == unix.EINTR:
 		case err == unix.EAGAIN:
 			return data, nil
+		case err == unix.EIO:
+			return data, errHungUp // the end of a terminal
 		case err != nil:
 			return data, err
 		case n == 0:

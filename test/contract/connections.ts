@@ -7,6 +7,7 @@ import { connect } from "../../lib/native.ts";
 import { parseOptions } from "../../lib/options.ts";
 import type { SandboxOperations } from "../../lib/session.ts";
 import type { AdapterOptions, Factory, TemplateInput } from "./adapter.ts";
+import { terminal } from "./cases/terminal.ts";
 import * as eve from "./harness.ts";
 
 /** The provider as eve from 0.81 gets it. */
@@ -76,6 +77,7 @@ const factory: Factory = {
       "eve's run() is a spawn(), whose end may be told before its output is read",
     "shutdown() ends session object and processes, twice is once, and files are found again":
       "eve lets go of a session by stopping it",
+    ...Object.fromEntries(Object.keys(terminal).map((name) => [name, "eve's spawn() hands on no pty"])),
   },
   make(options) {
     const records: eve.Records = new Map();

@@ -10,12 +10,23 @@ import { run } from "./cases/run.ts";
 import { session } from "./cases/session.ts";
 import { spawn } from "./cases/spawn.ts";
 import { templates } from "./cases/templates.ts";
+import { terminal } from "./cases/terminal.ts";
 import { inPlace, type Place } from "./place.ts";
 
 /** Tests by the sentence that each of them holds. */
 export type Cases = Readonly<Record<string, (place: Place) => Promise<void>>>;
 
-const areas: Readonly<Record<string, Cases>> = { run, input, spawn, session, templates, files, isolation, events };
+const areas: Readonly<Record<string, Cases>> = {
+  run,
+  input,
+  spawn,
+  terminal,
+  session,
+  templates,
+  files,
+  isolation,
+  events,
+};
 
 /** No test waits longer than this for anything; what hangs shall say where. */
 const timeoutMs = 120_000;

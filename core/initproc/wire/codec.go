@@ -48,6 +48,8 @@ func (s *Spawn) fields() []field {
 		{3, &s.Dir},
 		{4, (*string)(&s.Network)},
 		{5, &s.Stdin},
+		{6, &s.Columns},
+		{7, &s.Rows},
 	}
 }
 

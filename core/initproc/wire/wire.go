@@ -9,7 +9,7 @@
 //	supervisor                        init
 //	    | <------------- Hello -------- |   once, version first, mounts complete
 //	    | -- Spawn{ID} +0..1 fd -----> |   the command's descriptor ScriptFD
-//	    | <-- Started{ID,Pid} +2..3 fds |   or Failed{ID}
+//	    | <-- Started{ID,Pid} +2..3 fds |   stdout, stderr and stdin, or a terminal's output and input; or Failed{ID}
 //	    | -- Kill{ID} ----------------> |   any time after Started
 //	    | <-- Killed{ID} -------------- |   the command's tree is gone, or Left > 0
 //	    | <-- Exited{ID,Status} ------- |   exactly once per Started
@@ -109,9 +109,10 @@ type Stage string
 
 // The stages of a Failed reply to Spawn.
 const (
-	StageSetup Stage = "setup" // pipes, namespaces, credentials, filter
-	StageChdir Stage = "chdir" // the working directory
-	StageExec  Stage = "exec"  // fork and exec
+	StageSetup    Stage = "setup"    // pipes, namespaces, credentials, filter
+	StageChdir    Stage = "chdir"    // the working directory
+	StageTerminal Stage = "terminal" // a terminal of its own
+	StageExec     Stage = "exec"     // fork and exec
 )
 
 // Network says in which network namespace a command runs.
@@ -138,4 +139,7 @@ type Spawn struct {
 	Network Network
 	// Stdin asks for a writable stdin pipe; without it stdin is at end of file.
 	Stdin bool
+	// Columns and Rows ask for a terminal of that size in place of the streams. Zero
+	// means none.
+	Columns, Rows int
 }
