@@ -12,7 +12,8 @@ import (
 )
 
 // Run runs a command to its end and collects what it writes. It answers when
-// the main process exits; what it left in the background lives on.
+// the main process exits; what it left in the background lives on, or with
+// spec.OfCommand has been ended.
 //
 // With Timeout, OutputLimit and Aborted the result holds what was captured and
 // the command's whole tree has been ended. A command that a stop ends exits
@@ -108,6 +109,7 @@ func (h *Handle) launch(ctx context.Context, op string, cmd spec.Command) (*Proc
 	process, err := g.box.Spawn(ctx, shell)
 	if err != nil {
 		h.session.commandTold(g)
+		h.session.leave(g)
 		if ctx.Err() != nil {
 			return nil, errdefs.Abort(ctx, op, "")
 		}

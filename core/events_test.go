@@ -65,6 +65,18 @@ func (w *watched) of(kind event.Type) (found []event.Event) {
 	return found
 }
 
+// only is the session's one generation.
+func (w *watched) only() *generation {
+	w.t.Helper()
+	w.session.mu.Lock()
+	defer w.session.mu.Unlock()
+	require.Len(w.t, w.session.live, 1)
+	for g := range w.session.live {
+		return g
+	}
+	return nil
+}
+
 // ends waits until n commands are told to have finished, sees to it that each did so
 // once and after its start, and returns their reasons.
 func (w *watched) ends(n int) (reasons []event.Reason) {
@@ -240,10 +252,7 @@ func TestEvents_ReasonIsWhatEndedTheCommand(t *testing.T) {
 		"another command's tree cannot be ended": {func(t *testing.T, w *watched) {
 			p := w.spawn(long)
 			await(t, p)
-			w.session.mu.Lock()
-			box := w.session.live.box
-			w.session.mu.Unlock()
-			require.NoError(t, box.Stop(t.Context())) // as supervise does then
+			require.NoError(t, w.only().box.Stop(t.Context())) // as supervise does then
 		}, event.ReasonCleanup, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

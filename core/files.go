@@ -7,6 +7,7 @@ import (
 	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
 	"github.com/evelandhq/sandbox-bwrap/core/pathfs"
 	"github.com/evelandhq/sandbox-bwrap/core/spec"
+	"github.com/evelandhq/sandbox-bwrap/core/supervise"
 )
 
 // OpenFile opens a regular file for reading. The caller closes it. A path that
@@ -90,29 +91,57 @@ func (h *Handle) tree(ctx context.Context, op string) (done func(), t *pathfs.Tr
 		return nil, nil, err
 	}
 	opDone := s.beginFileOp()
-	return func() { opDone(); s.release(held) }, &pathfs.Tree{
-		Root: held.workspace.Dir(), Mount: spec.Workspace, Check: held.workspace.Check,
-		Opener: sandboxOpener{h},
-	}, nil
+	t = &pathfs.Tree{Root: held.workspace.Dir(), Mount: spec.Workspace, Check: held.workspace.Check}
+	o := opener{h: h}
+	if t.Opener = &o; h.sandbox.Processes == spec.OfCommand {
+		t.Opener = &brief{opener: &o}
+	}
+	return func() {
+		// First: a stop that waits for the operation waits for no sandbox of its own.
+		opDone()
+		o.close()
+		s.release(held)
+	}, t, nil
 }
 
-// sandboxOpener resolves outside the workspace; only that needs a live sandbox.
-type sandboxOpener struct{ h *Handle }
+// opener resolves outside the workspace for one operation; only that needs a
+// live sandbox.
+type opener struct {
+	h *Handle
+	g *generation
+}
+
+func (o *opener) sandbox(ctx context.Context) (*supervise.Opener, error) {
+	if o.g == nil {
+		g, err := o.h.session.generation(ctx, o.h)
+		if err != nil {
+			return nil, err
+		}
+		o.g = g
+	}
+	return o.g.box.Opener(), nil
+}
+
+func (o *opener) close() {
+	if o.g != nil {
+		o.h.session.leave(o.g)
+	}
+}
 
 // Open implements [pathfs.Opener].
-func (o sandboxOpener) Open(ctx context.Context, path string) (*os.File, error) {
-	g, err := o.h.session.generation(ctx, o.h)
+func (o *opener) Open(ctx context.Context, path string) (*os.File, error) {
+	sandbox, err := o.sandbox(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return g.box.Opener().Open(ctx, path)
+	return sandbox.Open(ctx, path)
 }
 
 // Parent implements [pathfs.Opener].
-func (o sandboxOpener) Parent(ctx context.Context, path string, follow, makeParents bool) (*os.File, string, error) {
-	g, err := o.h.session.generation(ctx, o.h)
+func (o *opener) Parent(ctx context.Context, path string, follow, makeParents bool) (*os.File, string, error) {
+	sandbox, err := o.sandbox(ctx)
 	if err != nil {
 		return nil, "", err
 	}
-	return g.box.Opener().Parent(ctx, path, follow, makeParents)
+	return sandbox.Parent(ctx, path, follow, makeParents)
 }

@@ -4,10 +4,13 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
 	"github.com/evelandhq/sandbox-bwrap/core/event"
+	"github.com/evelandhq/sandbox-bwrap/core/spec"
 	"github.com/evelandhq/sandbox-bwrap/core/supervise"
 )
 
@@ -16,6 +19,8 @@ import (
 type generation struct {
 	id    string
 	shape string
+	// own says that it serves one command or file operation, and ends with it.
+	own bool
 	// events and tags are those of the handle that started it.
 	events event.Sink
 	tags   map[string]string
@@ -45,35 +50,50 @@ func (g *generation) emit(s *Session, e event.Event) {
 	g.events.Emit(e)
 }
 
-// generation returns the live generation for the handle's shape, starting one
-// when there is none. The context bounds the waiting, not the generation.
+// ending is why a generation is ended, and how.
+type ending struct {
+	reason event.Reason
+	// patient waits a moment for file operations under way.
+	patient bool
+}
+
+var (
+	// asked: somebody wants the session's compute to end.
+	asked = ending{event.ReasonStop, true}
+	// abandoned: nobody is left who uses the session.
+	abandoned = ending{event.ReasonStop, false}
+	// unlike: a sandbox of another shape is wanted.
+	unlike = ending{event.ReasonReplaced, true}
+	// adrift: its directory was removed or replaced.
+	adrift = ending{event.ReasonReplaced, false}
+	// served: what it was for is over.
+	served = ending{event.ReasonCommand, false}
+)
+
+// generation returns a live generation for the handle's shape, starting one
+// when there is none, and for spec.OfCommand always. Every generation that it
+// returns is given back with leave. The context bounds the waiting, and only the
+// start of a generation of the caller's own.
 func (s *Session) generation(ctx context.Context, h *Handle) (*generation, error) {
 	// A sandbox that dies right after its start is not retried for ever.
 	for range 3 {
-		s.mu.Lock()
-		g := s.live
-		if g == nil {
-			g = s.begin(h)
+		g, others, err := s.claim(ctx, h)
+		if err != nil {
+			return nil, err
 		}
-		stopping, other := g.stopping, g.shape != h.shape
-		s.mu.Unlock()
-
-		switch {
-		case stopping:
-			// Two sandboxes on one workspace would see each other's half-done work.
-			select {
-			case <-g.ended:
-			case <-ctx.Done():
-				return nil, errdefs.Abort(ctx, "start", "")
-			}
-			continue
-		case other:
+		if g == nil {
 			// A sandbox built with other options must not serve: it would
-			// silently weaken, say, a newly hidden path.
-			if err := s.end(ctx, g, true); err != nil {
+			// silently weaken, say, a newly hidden path. And two that are not
+			// for one command each would see each other's half-done work.
+			if err := s.end(ctx, unlike, others...); err != nil {
 				return nil, err
 			}
 			continue
+		}
+		if g.own {
+			// The start follows the caller's context, and leaves nothing.
+			<-g.started
+			return g, g.err
 		}
 		select {
 		case <-g.started:
@@ -93,31 +113,68 @@ func (s *Session) generation(ctx context.Context, h *Handle) (*generation, error
 		}
 		// What its commands would write goes nowhere: the directory was removed
 		// or replaced. The next sandbox tells whether there is another one.
-		if err := s.end(ctx, g, false); err != nil {
+		if err := s.end(ctx, adrift, g); err != nil {
 			return nil, err
 		}
 	}
 	return nil, errStopped("start")
 }
 
-// begin makes a new generation the live one. The caller holds s.mu.
-func (s *Session) begin(h *Handle) *generation {
+// leave gives back what generation returned. One of the caller's own is ended
+// before it returns.
+func (s *Session) leave(g *generation) {
+	if g.own {
+		_ = s.end(context.Background(), served, g)
+	}
+}
+
+// claim returns the generation that is to serve the handle, made live if need
+// be, or else those that have to end before.
+func (s *Session) claim(ctx context.Context, h *Handle) (g *generation, others []*generation, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.clients) == 0 {
+		// Whoever ended the session's compute for that would miss it.
+		return nil, nil, errdefs.New(errdefs.Closed, "start", "nobody uses the session any more")
+	}
+	own := h.sandbox.Processes == spec.OfCommand
+	for live := range s.live {
+		switch {
+		case live.shape != h.shape, live.stopping && !own:
+			others = append(others, live)
+		case !own:
+			g = live
+		}
+	}
+	if g != nil || len(others) > 0 {
+		return g, others, nil
+	}
+	return s.begin(ctx, h, own), nil, nil
+}
+
+// begin makes a new generation live. The caller holds s.mu.
+func (s *Session) begin(ctx context.Context, h *Handle, own bool) *generation {
 	id := make([]byte, 8)
 	_, _ = rand.Read(id) // never fails
 	g := &generation{
-		id: hex.EncodeToString(id), shape: h.shape, events: h.events, tags: h.tags,
+		id: hex.EncodeToString(id), shape: h.shape, own: own, events: h.events, tags: h.tags,
 		started: make(chan struct{}), ended: make(chan struct{}), cleaned: make(chan struct{}),
 	}
-	s.live = g
-	go s.bring(g, h)
+	if s.live == nil {
+		s.live = map[*generation]struct{}{}
+	}
+	s.live[g] = struct{}{}
+	if !own {
+		// Several callers may wait for this start, so it follows none of their contexts.
+		ctx = context.WithoutCancel(ctx)
+	}
+	go s.bring(ctx, g, h)
 	return g
 }
 
 // bring starts the sandbox and watches it to its end.
-func (s *Session) bring(g *generation, h *Handle) {
+func (s *Session) bring(ctx context.Context, g *generation, h *Handle) {
 	defer close(g.ended)
-	// Several callers may wait for this start, so it follows none of their contexts.
-	ctx := context.Background()
 	held, err := s.acquire(ctx)
 	if err == nil {
 		defer s.release(held)
@@ -142,50 +199,55 @@ func (s *Session) bring(g *generation, h *Handle) {
 func (s *Session) unlive(g *generation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.live == g {
-		s.live = nil
-	}
+	delete(s.live, g)
 }
 
-// stop ends the live generation, if there is one, and returns when nothing of it is left.
-func (s *Session) stop(ctx context.Context) error {
+// stop ends the live generations and returns when nothing of them is left.
+func (s *Session) stop(ctx context.Context) error { return s.endAll(ctx, asked) }
+
+func (s *Session) endAll(ctx context.Context, how ending) error {
 	s.mu.Lock()
-	g := s.live
+	live := slices.Collect(maps.Keys(s.live))
 	s.mu.Unlock()
-	if g == nil {
-		return nil
-	}
-	return s.end(ctx, g, true)
+	return s.end(ctx, how, live...)
 }
 
-// end ends a generation; patient waits a moment for file operations under way.
-// The context bounds the waiting: the end itself, once begun, is carried through.
-func (s *Session) end(ctx context.Context, g *generation, patient bool) error {
+// end ends generations, all at once. The context bounds the waiting: the end
+// itself, once begun, is carried through.
+func (s *Session) end(ctx context.Context, how ending, all ...*generation) error {
+	for _, g := range all {
+		s.condemn(g, how)
+	}
+	for _, g := range all {
+		select {
+		case <-g.cleaned:
+		case <-ctx.Done():
+			return errdefs.Abort(ctx, "stop", "")
+		}
+	}
+	return nil
+}
+
+// condemn begins the end of a generation; one that has begun goes on as it is.
+func (s *Session) condemn(g *generation, how ending) {
 	s.mu.Lock()
-	first := !g.stopping
+	defer s.mu.Unlock()
+	if g.stopping {
+		return
+	}
 	g.stopping = true
-	live := s.commands
-	s.mu.Unlock()
-	if first {
-		go s.carryOut(g, patient, live)
-	}
-	select {
-	case <-g.cleaned:
-		return nil
-	case <-ctx.Done():
-		return errdefs.Abort(ctx, "stop", "")
-	}
+	go s.carryOut(g, how, g.commands)
 }
 
-func (s *Session) carryOut(g *generation, patient bool, live int) {
+func (s *Session) carryOut(g *generation, how ending, live int) {
 	defer close(g.cleaned)
 	<-g.started
 	if g.err != nil {
 		return
 	}
 	began := time.Now()
-	g.emit(s, event.Event{Type: event.CleanupStarted, RequestedProcesses: event.Count(live)})
-	if patient {
+	g.emit(s, event.Event{Type: event.CleanupStarted, Reason: how.reason, RequestedProcesses: event.Count(live)})
+	if how.patient {
 		s.awaitFileOps()
 	}
 	err := g.box.Stop(context.Background())

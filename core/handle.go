@@ -106,13 +106,7 @@ func (h *Handle) abandon() {
 		return
 	}
 	if h.leave() {
-		s := h.session
-		s.mu.Lock()
-		g := s.live
-		s.mu.Unlock()
-		if g != nil {
-			_ = s.end(context.Background(), g, false)
-		}
+		_ = h.session.endAll(context.Background(), abandoned)
 	}
 	if h.staging != nil {
 		_ = h.staging.Discard()

@@ -80,11 +80,19 @@ func (p *Process) Resize(size spec.TerminalSize) error {
 }
 
 // Wait waits for the main process and returns its exit code, 128+n after death
-// by signal n. A process whose sandbox was stopped was killed: 137.
+// by signal n. A process whose sandbox was stopped was killed: 137. With
+// spec.OfCommand nothing of its sandbox is left then.
 func (p *Process) Wait(ctx context.Context) (int, error) {
 	exit, err := p.process.Wait(ctx)
 	if err != nil {
 		return 0, err
+	}
+	if p.generation.own {
+		select {
+		case <-p.generation.ended:
+		case <-ctx.Done():
+			return 0, errdefs.Abort(ctx, "wait", "")
+		}
 	}
 	return exit.Code, nil
 }
@@ -115,7 +123,7 @@ func (p *Process) watch() {
 	p.finish(finished{err: err, exit: exit, stdout: p.read[1].Load(), stderr: p.read[2].Load()})
 }
 
-// finish frees the command's slot and tells its end, once.
+// finish tells the command's end, ends a sandbox of its own, and frees its slot, once.
 func (p *Process) finish(f finished) {
 	reason := f.reason(p)
 	p.mu.Lock()
@@ -125,7 +133,7 @@ func (p *Process) finish(f finished) {
 	if !first {
 		return
 	}
-	p.free()
+	defer p.free()
 	e := event.Event{
 		Type: event.CommandFinished, CommandID: p.command, Pid: p.process.Pid(), Reason: reason,
 		DurationMs:  event.Count(time.Since(p.began).Milliseconds()),
@@ -146,6 +154,7 @@ func (p *Process) finish(f finished) {
 	}
 	p.generation.emit(p.session, e)
 	p.session.commandTold(p.generation)
+	p.session.leave(p.generation)
 }
 
 // killedFor is the reason of the first Kill.

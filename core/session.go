@@ -37,8 +37,9 @@ type Session struct {
 	mu sync.Mutex
 	// clients counts the handles of each client.
 	clients map[*Client]int
-	// live is the generation that takes new commands, or is on its way to.
-	live *generation
+	// live are the generations that are not over, all of one shape but for those
+	// on their way out: one at most, unless they are for one command each.
+	live map[*generation]struct{}
 	// slots bounds live commands by slotLimit; a different limit makes new slots.
 	slots     *semaphore.Weighted
 	slotLimit int64

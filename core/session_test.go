@@ -86,6 +86,20 @@ func TestPolicy_IsThatOfTheSessionThatIsThere(t *testing.T) {
 	}
 }
 
+func TestClaim_NothingStartsInASessionThatNobodyUses(t *testing.T) {
+	h := newHost(t)
+	for _, processes := range []spec.Processes{spec.OfSession, spec.OfCommand} {
+		c := h.process()
+		handle := h.create(c, "")
+		handle.sandbox.Processes = processes
+		c.Close()
+		// As a command does that was admitted just before the end.
+		_, err := handle.session.generation(t.Context(), handle)
+		require.Equal(t, errdefs.Closed, errdefs.CodeOf(err))
+		require.Empty(t, handle.session.live)
+	}
+}
+
 // A policy that only a later version knows must not be taken for none.
 func TestNetwork_OnlyAllowAllShares(t *testing.T) {
 	for policy, want := range map[spec.Network]wire.Network{

@@ -11,6 +11,14 @@
  */
 export type BwrapCommandFinishReason = "exit" | "abort" | "timeout" | "output-limit" | "killed" | "cleanup";
 
+/**
+ * Why a live sandbox is ended: `stop()`, `shutdown()`, `delete()` or the end of
+ * all that use the session (`"stop"`); because it could not serve any more, when
+ * other options were asked for or its directory was removed (`"replaced"`);
+ * because what it was for is over, with `processes: "command"` (`"command"`).
+ */
+export type BwrapCleanupReason = "stop" | "replaced" | "command";
+
 interface EventBase {
   /** When it happened, in ISO 8601. */
   readonly timestamp: string;
@@ -69,7 +77,11 @@ export type BwrapSandboxEvent =
       readonly liveProcesses: number;
       readonly error?: string;
     })
-  | (EventBase & { readonly type: "cleanup.started"; readonly requestedProcesses: number })
+  | (EventBase & {
+      readonly type: "cleanup.started";
+      readonly reason: BwrapCleanupReason;
+      readonly requestedProcesses: number;
+    })
   | (CleanupEnd & { readonly type: "cleanup.completed" })
   | (CleanupEnd & { readonly type: "cleanup.failed"; readonly errors: readonly string[] });
 

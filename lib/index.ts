@@ -49,9 +49,15 @@ export {
   type BwrapSeedFile,
   type BwrapSessionState,
 } from "./eve/backend.ts";
-export type { BwrapCommandFinishReason, BwrapSandboxEvent, BwrapSandboxEventSink } from "./events.ts";
+export type {
+  BwrapCleanupReason,
+  BwrapCommandFinishReason,
+  BwrapSandboxEvent,
+  BwrapSandboxEventSink,
+} from "./events.ts";
 export {
   type BwrapNetworkPolicy,
+  type BwrapProcesses,
   type BwrapSandboxCreateOptions,
   type BwrapSandboxUseOptions,
   type CreateBwrapSandboxBackendInput,

@@ -18,6 +18,13 @@ export const DEFAULT_TOOL_SESSION_MAX_AGE_MS = 7 * 24 * 60 * 60 * 1000;
  */
 export type BwrapNetworkPolicy = "allow-all" | "deny-all";
 
+/**
+ * Which processes share a sandbox, that is a process list, a loopback and
+ * `/tmp`: all of a `"session"`, or those of one `"command"`, whose sandbox ends
+ * when its main process exits.
+ */
+export type BwrapProcesses = "session" | "command";
+
 /** Options of a backend. Each may be left out. */
 export interface BwrapSandboxCreateOptions {
   /**
@@ -46,6 +53,13 @@ export interface BwrapSandboxCreateOptions {
   readonly maxConcurrentProcesses?: number | null | undefined;
   /** Limit of what one `run()` may write, stdout and stderr together, in bytes; `null` is none. Default {@link DEFAULT_MAX_OUTPUT_BYTES}. */
   readonly maxOutputBytes?: number | null | undefined;
+  /**
+   * Which processes share a sandbox. With `"command"` nothing but `/workspace`
+   * lasts from one command to the next, what a command leaves in the background
+   * is ended with it, and the file API refuses `/tmp`, `/var/tmp` and `/dev/shm`
+   * with `ERR_UNSUPPORTED`. Default `"session"`.
+   */
+  readonly processes?: BwrapProcesses | undefined;
   /** Receives lifecycle events; its failures are ignored. Default none. */
   readonly onEvent?: BwrapSandboxEventSink | undefined;
 }
@@ -73,6 +87,7 @@ export interface Options {
   readonly runTimeoutMs: number | null;
   readonly maxConcurrentProcesses: number | null;
   readonly maxOutputBytes: number | null;
+  readonly processes: BwrapProcesses;
   readonly onEvent: BwrapSandboxEventSink | undefined;
 }
 
@@ -113,6 +128,7 @@ function takeOptions(take: Take): Options {
     runTimeoutMs: take("runTimeoutMs", orNull(limit), DEFAULT_RUN_TIMEOUT_MS),
     maxConcurrentProcesses: take("maxConcurrentProcesses", orNull(limit), DEFAULT_MAX_CONCURRENT_PROCESSES),
     maxOutputBytes: take("maxOutputBytes", orNull(limit), DEFAULT_MAX_OUTPUT_BYTES),
+    processes: take("processes", processes, "session"),
     onEvent: take("onEvent", callback<BwrapSandboxEventSink>),
     ...(cacheDir !== undefined && { cacheDir }),
     ...(typeof templateRevision === "string" && { templateRevision }),
@@ -203,6 +219,11 @@ function orNull<T>(check: Check<T>): Check<T | null> {
 function limit(value: unknown, field: string): number {
   if (Number.isSafeInteger(value) && (value as number) > 0) return value as number;
   throw invalid(field, "must be a positive integer, or null for no limit");
+}
+
+function processes(value: unknown, field: string): BwrapProcesses {
+  if (value === "session" || value === "command") return value;
+  throw invalid(field, 'must be "session" or "command"');
 }
 
 function nonEmpty(value: unknown, field: string): string {

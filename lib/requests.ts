@@ -12,6 +12,7 @@ export interface SandboxShape {
   readonly path: string;
   /** The running Node, which is to be seen inside. */
   readonly nodePath: string;
+  readonly processes: "session" | "command";
 }
 
 /** What `run` and `spawn` have in common. */

@@ -18,7 +18,7 @@ const (
 	CleanupFailed     Type = "cleanup.failed"
 )
 
-// Reason says why a command finished.
+// Reason says why a command finished, or why a generation is ended.
 type Reason string
 
 // The reasons of a command's end.
@@ -29,6 +29,17 @@ const (
 	ReasonOutputLimit Reason = "output-limit"
 	ReasonKilled      Reason = "killed"
 	ReasonCleanup     Reason = "cleanup"
+)
+
+// The reasons for which a generation is ended.
+const (
+	// ReasonStop is a stop, shutdown or deletion, or that nobody is left who uses the session.
+	ReasonStop Reason = "stop"
+	// ReasonReplaced is that it could not serve any more: other options were
+	// asked for, or its directory was removed or replaced.
+	ReasonReplaced Reason = "replaced"
+	// ReasonCommand is the end of the one command or file operation it was for.
+	ReasonCommand Reason = "command"
 )
 
 // Event is one thing that happened. Members that a type does not name are absent.
@@ -46,8 +57,9 @@ type Event struct {
 	// LiveProcesses counts the session's live commands: command events.
 	LiveProcesses *int `json:"liveProcesses,omitempty"`
 
-	// Reason, ExitCode, StdoutBytes, StderrBytes and Error: command.finished.
-	Reason      Reason `json:"reason,omitempty"`
+	// Reason: command.finished, cleanup.started.
+	Reason Reason `json:"reason,omitempty"`
+	// ExitCode, StdoutBytes, StderrBytes and Error: command.finished.
 	ExitCode    *int   `json:"exitCode,omitempty"`
 	StdoutBytes *int64 `json:"stdoutBytes,omitempty"`
 	StderrBytes *int64 `json:"stderrBytes,omitempty"`

@@ -53,6 +53,17 @@ func (n Network) Validate() error {
 	return nil
 }
 
+// Processes says which processes share a sandbox.
+type Processes string
+
+// Which processes share a sandbox.
+const (
+	// OfSession is one sandbox for all commands and file operations of a session.
+	OfSession Processes = "session"
+	// OfCommand gives every command a sandbox that ends with its main process.
+	OfCommand Processes = "command"
+)
+
 // Sandbox says how a session's sandbox is built.
 type Sandbox struct {
 	// CacheDir is the host directory of the store, absolute.
@@ -70,9 +81,11 @@ type Sandbox struct {
 	// NodePath is the caller's own Node executable, whose installation is shown
 	// inside. Empty shows none.
 	NodePath string `json:"nodePath,omitempty"`
+	// Processes says which processes share a sandbox. Empty means OfSession.
+	Processes Processes `json:"processes,omitempty"`
 }
 
-// Validate rejects paths that cannot work, naming the field.
+// Validate rejects what cannot work, naming the field.
 func (s Sandbox) Validate() error {
 	if err := absolute("cacheDir", s.CacheDir); err != nil {
 		return err
@@ -98,9 +111,15 @@ func (s Sandbox) Validate() error {
 		}
 	}
 	if s.NodePath != "" {
-		return absolute("nodePath", s.NodePath)
+		if err := absolute("nodePath", s.NodePath); err != nil {
+			return err
+		}
 	}
-	return nil
+	switch s.Processes {
+	case "", OfSession, OfCommand:
+		return nil
+	}
+	return errdefs.Invalid("processes", `must be "session" or "command"`)
 }
 
 func absolute(field, p string) error {
@@ -116,6 +135,9 @@ func absolute(field, p string) error {
 // Shape is a digest of everything that decides how the sandbox is built: a live
 // generation of another shape cannot serve.
 func (s Sandbox) Shape() string {
+	if s.Processes == "" {
+		s.Processes = OfSession
+	}
 	// Strings only: Marshal cannot fail.
 	data, _ := json.Marshal(s)
 	sum := sha256.Sum256(data)

@@ -36,7 +36,7 @@ func TestSandbox_Validate(t *testing.T) {
 		field   string
 	}{
 		"least":               {Sandbox{CacheDir: "/c"}, ""},
-		"all":                 {Sandbox{CacheDir: "/c", AppRoot: "/a", BwrapPath: "bwrap", HidePaths: []string{"/x"}, NodePath: "/n"}, ""},
+		"all":                 {Sandbox{CacheDir: "/c", AppRoot: "/a", BwrapPath: "bwrap", HidePaths: []string{"/x"}, NodePath: "/n", Processes: OfCommand}, ""},
 		"most hidden":         {Sandbox{CacheDir: "/c", HidePaths: tooMany[1:]}, ""},
 		"no cache":            {Sandbox{}, "cacheDir"},
 		"relative cache":      {Sandbox{CacheDir: "c"}, "cacheDir"},
@@ -46,6 +46,7 @@ func TestSandbox_Validate(t *testing.T) {
 		"root hidden":         {Sandbox{CacheDir: "/c", HidePaths: []string{"/x/.."}}, "hidePaths[0]"},
 		"too many hidden":     {Sandbox{CacheDir: "/c", HidePaths: tooMany}, "hidePaths"},
 		"NUL in bwrap":        {Sandbox{CacheDir: "/c", BwrapPath: "b\x00"}, "bwrapPath"},
+		"unknown processes":   {Sandbox{CacheDir: "/c", Processes: "job"}, "processes"},
 		"relative executable": {Sandbox{CacheDir: "/c", NodePath: "node"}, "nodePath"},
 	} {
 		t.Run(name, func(t *testing.T) { requireField(t, tc.sandbox.Validate(), tc.field) })
@@ -55,12 +56,20 @@ func TestSandbox_Validate(t *testing.T) {
 func TestSandbox_ShapeChangesWithEveryField(t *testing.T) {
 	shapes := map[string]bool{}
 	for _, s := range []Sandbox{
-		{}, {CacheDir: "/c"}, {AppRoot: "/c"}, {BwrapPath: "/c"}, {HidePaths: []string{"/c"}}, {Path: "/c"}, {NodePath: "/c"},
+		{},
+		{CacheDir: "/c"},
+		{AppRoot: "/c"},
+		{BwrapPath: "/c"},
+		{HidePaths: []string{"/c"}},
+		{Path: "/c"},
+		{NodePath: "/c"},
+		{Processes: OfCommand},
 	} {
 		require.Equal(t, s.Shape(), s.Shape())
 		shapes[s.Shape()] = true
 	}
-	require.Len(t, shapes, 7)
+	require.Len(t, shapes, 8)
+	require.Equal(t, Sandbox{}.Shape(), Sandbox{Processes: OfSession}.Shape(), "left out and its default are one")
 }
 
 func TestCommand_Validate(t *testing.T) {

@@ -25,6 +25,7 @@ export function opening(options: Options, { appRoot, storagePath }: Project) {
     hidePaths: options.hidePaths,
     path: process.env["PATH"] ?? "",
     nodePath: process.execPath,
+    processes: options.processes,
   };
   return {
     sandbox,

@@ -4,6 +4,7 @@ import type {
   BwrapSeedFile,
   SandboxOperations,
 } from "../../lib/index.ts";
+import type { Cases } from "./suite.ts";
 
 /** What a suite opens sessions through: one of our ways into eve, with its options applied. */
 export interface Adapter {
@@ -48,6 +49,8 @@ export interface Factory {
   missing(templateKey: string): Readonly<Record<string, string>> | Promise<Readonly<Record<string, string>>>;
   /** Cases that are not true here, by name, each with the reason. */
   readonly except?: Readonly<Record<string, string>>;
+  /** What holds in place of other cases, by their area and name. */
+  readonly instead?: Readonly<Record<string, Cases>>;
   /** The module that exports this factory as its default, for processes that a test starts. */
   readonly module: string;
   make(options: AdapterOptions): Adapter;

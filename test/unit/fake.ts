@@ -155,4 +155,5 @@ export const sandbox = {
   hidePaths: [],
   path: process.env["PATH"],
   nodePath: process.execPath,
+  processes: "session",
 };

@@ -19,6 +19,7 @@ const rejected: Readonly<Record<string, { options: object; code?: string; names:
   "a negative timeout": { options: { runTimeoutMs: -1 }, names: /^runTimeoutMs: / },
   "half a millisecond": { options: { runTimeoutMs: 0.5 }, names: /^runTimeoutMs: / },
   "an unsafe integer": { options: { maxOutputBytes: 2 ** 53 }, names: /^maxOutputBytes: / },
+  "unknown processes": { options: { processes: "job" }, names: /^processes: / },
   "an infinite limit": { options: { maxOutputBytes: Infinity }, names: /^maxOutputBytes: / },
   "a limit as text": { options: { maxConcurrentProcesses: "64" }, names: /^maxConcurrentProcesses: / },
   NaN: { options: { maxConcurrentProcesses: NaN }, names: /^maxConcurrentProcesses: / },
@@ -70,6 +71,7 @@ test("options: what is left out or undefined has its default", () => {
     runTimeoutMs: DEFAULT_RUN_TIMEOUT_MS,
     maxConcurrentProcesses: DEFAULT_MAX_CONCURRENT_PROCESSES,
     maxOutputBytes: DEFAULT_MAX_OUTPUT_BYTES,
+    processes: "session",
     onEvent: undefined,
   };
   assert.deepEqual(parseOptions(), expected);

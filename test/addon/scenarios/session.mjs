@@ -1,16 +1,16 @@
 // A process with a session in a STATE ends in a WAY. Commands bear MARKER in
-// their command line. With "terminate" the session is a Worker's, which its
+// their command line, and PROCESSES share a sandbox. With "terminate" the session is a Worker's, which its
 // parent terminates.
 import fs from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";
 import { isMainThread, parentPort, Worker, workerData } from "node:worker_threads";
 import { bwrap } from "../../../dist/index.js";
 
-const [state, way, marker, appRoot] = isMainThread ? process.argv.slice(2) : workerData;
+const [state, way, marker, appRoot, processes] = isMainThread ? process.argv.slice(2) : workerData;
 
 /** Brings a session into the state and resolves to what goes on then. */
 async function enter() {
-  const backend = bwrap({ networkPolicy: "deny-all" });
+  const backend = bwrap({ networkPolicy: "deny-all", processes });
   const handle = await backend.create({
     templateKey: null,
     sessionKey: marker,
@@ -35,6 +35,9 @@ async function enter() {
       }
       return [run];
     }
+    case "starting":
+      // The end comes while sandboxes, or commands, are on their way.
+      return Array.from({ length: 10 }, () => session.run({ command: `touch started; ${sleep}` }));
     case "streaming": {
       const limit = way === "natural" ? "| head -c 10000000" : "";
       const child = await session.spawn({ command: `exec -a ${marker} yes ${limit}` });

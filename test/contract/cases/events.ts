@@ -7,7 +7,8 @@ import type { Cases } from "../suite.ts";
 
 type Finished = Extract<BwrapSandboxEvent, { type: "command.finished" }>;
 
-const finishedOf = (events: readonly BwrapSandboxEvent[]): Finished[] =>
+/** The ends of commands. */
+export const finishedOf = (events: readonly BwrapSandboxEvent[]): Finished[] =>
   events.filter((event): event is Finished => event.type === "command.finished");
 
 /** Events travel by themselves: they may come after the answer that they belong to. */
@@ -39,6 +40,19 @@ function checkPairs(events: readonly BwrapSandboxEvent[]): void {
     }
   }
   assert.deepEqual([...alive], []);
+}
+
+/** The pairs of commands, and of every sandbox: it starts once, ends once, and its commands lie between. */
+export function checkAddsUp(events: readonly BwrapSandboxEvent[]): void {
+  checkPairs(events);
+  for (const id of new Set(events.map(({ generationId }) => generationId))) {
+    const types = events.filter(({ generationId }) => generationId === id).map(({ type }) => type);
+    assert.equal(types[0], "generation.started");
+    assert.equal(types.at(-1), "cleanup.completed");
+    for (const once of ["generation.started", "cleanup.started", "cleanup.completed"]) {
+      assert.equal(types.filter((type) => type === once).length, 1, `${once} of ${id}: ${types.join(" ")}`);
+    }
+  }
 }
 
 export const events: Cases = {
@@ -169,6 +183,7 @@ export const events: Cases = {
     );
     const began = events.find((event) => event.type === "cleanup.started")!;
     assert.equal(began.requestedProcesses, 2);
+    assert.equal(began.reason, "stop");
     const ended = events.find((event) => event.type === "cleanup.completed")!;
     assert.equal(ended.requestedProcesses, 2);
     assert.equal(ended.remainingProcesses, 0);
@@ -187,7 +202,7 @@ export const events: Cases = {
     await session.run({ command: "true" });
     await shutdown();
     await until("the clean-up is told", () => events.at(-1)?.type === "cleanup.completed");
-    checkPairs(events);
+    checkAddsUp(events);
   },
 
   "one finish for each of many, however they end": async ({ open, watch }) => {

@@ -7,7 +7,7 @@ import { join } from "node:path";
 
 import type { SandboxOperations } from "../../../lib/index.ts";
 import { nap, program, sandboxProcesses, until, within } from "../host.ts";
-import { code, listTmp, output, type Place, quote, textOf } from "../place.ts";
+import { code, listTmp, output, type Place, quote, same, textOf } from "../place.ts";
 import type { Cases } from "../suite.ts";
 
 export const session: Cases = {
@@ -34,11 +34,22 @@ export const session: Cases = {
     assert.equal(await output(session, "cat /tmp/a /var/tmp/a"), "from-command\nfrom-command\n");
     assert.equal(await session.readTextFile({ path: "/tmp/a" }), "from-command\n");
     assert.equal(await session.readTextFile({ path: "/dev/shm/s" }), "shm\n");
+    assert.equal(await session.readTextFile({ path: "/tmp/nope" }), null);
+    await assert.rejects(session.readTextFile({ path: "/tmp" }), code("EISDIR"));
+    await assert.rejects(session.writeTextFile({ path: "/tmp", content: "" }), code("EISDIR"));
     await session.writeTextFile({ path: "/tmp/b", content: "from-api\n" });
     await session.writeTextFile({ path: "/tmp/made/up/c", content: "parents\n" });
     assert.equal(await output(session, "cat /tmp/b /tmp/made/up/c"), "from-api\nparents\n");
     await session.removePath({ path: "/tmp/made", recursive: true });
+    const failure = new Error("source");
+    const failing = new ReadableStream<Uint8Array>({ start: (controller) => controller.error(failure) });
+    await assert.rejects(session.writeFile({ path: "/tmp/new", content: failing }), same(failure));
     assert.equal(await output(session, listTmp), "a\nb\ndir\n");
+    await output(session, "ln -s /tmp t; ln -s /tmp/far far");
+    await session.writeTextFile({ path: "far", content: "far\n" });
+    assert.equal(await output(session, "cat /tmp/far; readlink far"), "far\n/tmp/far\n");
+    await session.removePath({ path: "t", recursive: true });
+    assert.equal(await output(session, `${listTmp}; ls`), "a\nb\ndir\nfar\nfar\n");
     // The host has another /tmp.
     assert.equal(existsSync("/tmp/b") && existsSync("/tmp/made"), false);
   },
