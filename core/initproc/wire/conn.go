@@ -292,6 +292,10 @@ func (c *Conn) closeLocked() error {
 	return errors.Join(c.poll.Close(), c.file.Close())
 }
 
+// contentSeals keep a memfd as it is. Only memfds have them, so that they also
+// tell one from a file that would make its reader wait.
+const contentSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+
 // SealedMemfd returns a close-on-exec memfd that holds data, positioned at its
 // start, and that nobody can change any more.
 func SealedMemfd(name string, data []byte) (int, error) {
@@ -310,8 +314,7 @@ func SealedMemfd(name string, data []byte) (int, error) {
 		}
 		off += n
 	}
-	seals := unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|contentSeals); err != nil {
 		_ = unix.Close(fd)
 		return -1, fmt.Errorf("seal memfd %s: %w", name, err)
 	}
@@ -319,6 +322,10 @@ func SealedMemfd(name string, data []byte) (int, error) {
 }
 
 func readMemfd(fd int) ([]byte, error) {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil || seals&contentSeals != contentSeals {
+		return nil, errors.New("control message in what is no sealed memfd")
+	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, fmt.Errorf("stat control memfd: %w", err)

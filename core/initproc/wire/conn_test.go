@@ -169,10 +169,22 @@ func TestConn_TooManyDescriptorsEndIt(t *testing.T) {
 
 // A peer that was taken over sends what it likes.
 func TestConn_RefusesNonsense(t *testing.T) {
-	memfd := func(t *testing.T, size int64) []int {
-		fd, err := unix.MemfdCreate("nonsense", unix.MFD_CLOEXEC)
+	packed := encode(nil, (&Message{Kind: KindKilled, ID: 1}).fields())
+	memfd := func(t *testing.T, content []byte, seals int) []int {
+		fd, err := unix.MemfdCreate("nonsense", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 		require.NoError(t, err)
-		require.NoError(t, unix.Ftruncate(fd, size))
+		_, err = unix.Pwrite(fd, content, 0)
+		require.NoError(t, err)
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+		require.NoError(t, err)
+		return []int{fd}
+	}
+	sealed := func(t *testing.T, size int) []int { return memfd(t, make([]byte, size), contentSeals) }
+	file := func(t *testing.T) []int {
+		name := t.TempDir() + "/file"
+		require.NoError(t, os.WriteFile(name, packed, 0o600))
+		fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		require.NoError(t, err)
 		return []int{fd}
 	}
 	for name, tc := range map[string]struct {
@@ -182,9 +194,12 @@ func TestConn_RefusesNonsense(t *testing.T) {
 		"no message":        {"hello", nil},
 		"no kind":           {"\x04\x01", nil},
 		"no memfd":          {string(inMemfd), nil},
-		"an empty memfd":    {string(inMemfd), func(t *testing.T) []int { return memfd(t, 0) }},
-		"a memfd of zeros":  {string(inMemfd), func(t *testing.T) []int { return memfd(t, 100) }},
-		"a huge memfd":      {string(inMemfd), func(t *testing.T) []int { return memfd(t, MaxMessage+1) }},
+		"an empty memfd":    {string(inMemfd), func(t *testing.T) []int { return sealed(t, 0) }},
+		"a memfd of zeros":  {string(inMemfd), func(t *testing.T) []int { return sealed(t, 100) }},
+		"a huge memfd":      {string(inMemfd), func(t *testing.T) []int { return sealed(t, MaxMessage+1) }},
+		"one that changes":  {string(inMemfd), func(t *testing.T) []int { return memfd(t, packed, 0) }},
+		"one that shrinks":  {string(inMemfd), func(t *testing.T) []int { return memfd(t, packed, unix.F_SEAL_WRITE|unix.F_SEAL_GROW) }},
+		"a file as memfd":   {string(inMemfd), file},
 		"a pipe as memfd":   {string(inMemfd), func(t *testing.T) []int { return pipe(t) }},
 		"a frame too large": {strings.Repeat(" ", MaxFrame+1), nil},
 		"too many files":    {"\x03\x01k", func(t *testing.T) []int { return append(many(t, MaxFDs), many(t, MaxFDs)...) }},
