@@ -126,7 +126,7 @@ func File(op, path string, err error) error {
 	}
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
-		return &Error{Code: Code(unix.ErrnoName(errno)), Op: op, Path: path, Msg: errno.Error(), Err: err}
+		return &Error{Code: codeOfErrno(errno), Op: op, Path: path, Msg: errno.Error(), Err: err}
 	}
 	return &Error{Code: Internal, Op: op, Path: path, Err: err}
 }
@@ -155,7 +155,15 @@ func CodeOf(err error) Code {
 	}
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
-		return Code(unix.ErrnoName(errno))
+		return codeOfErrno(errno)
+	}
+	return Internal
+}
+
+// codeOfErrno is the POSIX name, and Internal for a number that has none.
+func codeOfErrno(errno syscall.Errno) Code {
+	if name := unix.ErrnoName(errno); name != "" {
+		return Code(name)
 	}
 	return Internal
 }

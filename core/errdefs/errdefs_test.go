@@ -3,6 +3,7 @@ package errdefs_test
 import (
 	"context"
 	"errors"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,5 +29,13 @@ func TestAbort(t *testing.T) {
 			require.EqualError(t, err, tc.says)
 			require.ErrorIs(t, err, context.Cause(ctx))
 		})
+	}
+}
+
+// A number that the kernel does not know may come from a process in a sandbox.
+func TestFile_ErrnoWithoutAName(t *testing.T) {
+	for errno, want := range map[syscall.Errno]errdefs.Code{syscall.ENOENT: "ENOENT", 4000: errdefs.Internal, 0: errdefs.Internal} {
+		require.Equal(t, want, errdefs.CodeOf(errdefs.File("open", "/f", errno)))
+		require.Equal(t, want, errdefs.CodeOf(errno))
 	}
 }
