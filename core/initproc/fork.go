@@ -234,20 +234,20 @@ func collectGarbage() {
 	}
 }
 
-// startOpener replaces the opener with a fresh one and passes its socket on.
-func (s *server) startOpener(id uint64) {
+// startOpener replaces the opener with a fresh one, which gets the one descriptor
+// of the request: its end of a conversation with the supervisor.
+func (s *server) startOpener(id uint64, fds []int) {
+	defer closeAll(fds)
 	defer s.guard(id)
 	throwAwayThread()
+	if len(fds) != 1 {
+		s.fail(id, wire.StageSetup, unix.EINVAL)
+		return
+	}
 	if err := dropPrivileges(s.pass, s.bounding); err != nil {
 		s.fail(id, wire.StageSetup, err)
 		return
 	}
-	theirs, ours, err := wire.Pair()
-	if err != nil {
-		s.fail(id, wire.StageSetup, err)
-		return
-	}
-	defer unix.Close(ours)
 
 	s.forking.Lock()
 	defer s.forking.Unlock()
@@ -260,15 +260,14 @@ func (s *server) startOpener(id uint64) {
 	// /proc/self/exe is the same program.
 	pid, err := s.fork(child{
 		path: "/proc/self/exe", argv: []string{"init", openerVerb},
-		files: []int{s.null, s.null, s.null, ours},
+		files: []int{s.null, s.null, s.null, fds[0]},
 	})
 	if err != nil {
-		_ = unix.Close(theirs)
 		s.fail(id, wire.StageExec, err)
 		return
 	}
 	s.opener = pid
-	s.conn.Send(wire.Message{Kind: wire.KindOpener, ID: id, Pid: pid}, theirs)
+	s.conn.Send(wire.Message{Kind: wire.KindOpener, ID: id, Pid: pid})
 }
 
 // childrenOf returns the children that thread tid of this process has forked.

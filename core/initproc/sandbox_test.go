@@ -369,13 +369,15 @@ type opener struct {
 func (s *sandbox) opener() *opener {
 	s.t.Helper()
 	id := s.nextID.Add(1)
+	ours, theirs, err := wire.Pair()
+	require.NoError(s.t, err)
+	conn, err := wire.NewConn(ours)
+	require.NoError(s.t, err)
 	reply := s.expect(wire.KindOpener, id)
-	s.conn.Send(wire.Message{Kind: wire.KindOpener, ID: id})
+	s.conn.Send(wire.Message{Kind: wire.KindOpener, ID: id}, theirs)
 	m := s.await(reply)
 	require.Equal(s.t, wire.KindOpener, m.Kind, "%+v", m.Message)
-	require.Len(s.t, m.fds, 1)
-	conn, err := wire.NewConn(m.fds[0])
-	require.NoError(s.t, err)
+	require.Empty(s.t, m.fds)
 	s.t.Cleanup(func() { _ = conn.Close() })
 	return &opener{t: s.t, conn: conn, pid: m.Pid}
 }

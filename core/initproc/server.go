@@ -60,18 +60,18 @@ func (s *server) serve() {
 		if err != nil {
 			return
 		}
-		if m.Kind != wire.KindSpawn {
+		if m.Kind != wire.KindSpawn && m.Kind != wire.KindOpener {
 			closeAll(fds) // no other request brings any
 		}
 		switch m.Kind {
 		case wire.KindSpawn:
 			go s.spawn(m, fds)
+		case wire.KindOpener:
+			go s.startOpener(m.ID, fds)
 		case wire.KindKill:
 			go s.kill(m.ID)
 		case wire.KindDiscard:
 			s.discard(m.ID, m.Stream)
-		case wire.KindOpener:
-			go s.startOpener(m.ID)
 		default:
 			// Both sides come from one build: this is no message of ours.
 			return

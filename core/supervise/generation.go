@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -28,6 +29,8 @@ const (
 	stopGrace = 2 * time.Second
 	// killPatience is more than init itself takes before it reports what is left.
 	killPatience = 8 * time.Second
+	// defaultAnswerTimeout is as much as a start may take, and for the same reason.
+	defaultAnswerTimeout = 30 * time.Second
 )
 
 // The descriptors of bwrap, and of init until it closes all but wire.ControlFD.
@@ -53,6 +56,9 @@ type Config struct {
 	Image *os.File
 	// HelloTimeout bounds the start. Zero means 30 s, and more the more is hidden.
 	HelloTimeout time.Duration
+	// AnswerTimeout bounds how long init may take to start a command or an opener;
+	// one that takes longer is taken for dead, and the generation ends. Zero means 30 s.
+	AnswerTimeout time.Duration
 }
 
 // Generation is one live sandbox. Its methods may be called at the same time.
@@ -64,30 +70,43 @@ type Generation struct {
 	opener Opener
 	hello  chan error
 	done   chan struct{}
+	// patience is Config.AnswerTimeout.
+	patience time.Duration
 
 	// mu guards the fields below it.
 	mu sync.Mutex
 	// init is process 1 itself, nil where the kernel would not tell who it is.
 	// That bwrap's end takes init with it is the second line only.
-	init      *os.File
-	state     generationState
-	stopped   bool // by us, not by itself
+	init    *os.File
+	state   generationState
+	stopped bool // by us, not by itself
+	// broken is why we ended it when it was not asked for, nil if it ended by itself.
+	broken    error
 	lastID    uint64
 	pending   map[uint64]*request
 	processes map[uint64]*Process
 }
 
-// request is a message to init that waits for its reply.
+// request is a message to init that waits for its answer, which is handed to
+// whichever of the two is set.
 type request struct {
-	// command is set for a Spawn.
-	command *Command
-	reply   chan reply
+	spawn  *spawning
+	opener *openerLine
+	// expiry ends the generation when no answer comes.
+	expiry *time.Timer
 }
 
-type reply struct {
-	message wire.Message
-	fds     []int
+// spawning is a Spawn under way. The channel gets one outcome, or is closed
+// without when the generation ends.
+type spawning struct {
+	command Command
+	outcome chan outcome
+}
+
+// outcome is what came of a Spawn: a process, or init's refusal.
+type outcome struct {
 	process *Process
+	refusal wire.Message
 }
 
 // Start starts a sandbox and returns once its init has spoken: all mounts are
@@ -104,6 +123,9 @@ func Start(ctx context.Context, cfg Config) (*Generation, error) {
 	}
 	if cfg.HelloTimeout == 0 {
 		cfg.HelloTimeout = defaultHelloTimeout + slowMount*time.Duration(len(cfg.Spec.Host.Hidden))
+	}
+	if cfg.AnswerTimeout == 0 {
+		cfg.AnswerTimeout = defaultAnswerTimeout
 	}
 	g, stderr, err := launch(cfg)
 	if err != nil {
@@ -180,7 +202,7 @@ func launch(cfg Config) (*Generation, *capture, error) {
 	}
 	g := &Generation{
 		child: child, conn: conn, shell: cfg.Spec.Host.Shell, user: cfg.Spec.Identity.User(),
-		hello: make(chan error, 1), done: make(chan struct{}),
+		hello: make(chan error, 1), done: make(chan struct{}), patience: cfg.AnswerTimeout,
 		pending: map[uint64]*request{}, processes: map[uint64]*Process{},
 	}
 	g.opener.g = g
@@ -252,65 +274,121 @@ func (g *Generation) serve() {
 // receive returns why it ended.
 func (g *Generation) receive() (err error) {
 	defer errdefs.Recover(&err)
-	for first := true; ; first = false {
+	if err := g.greet(); err != nil {
+		return err
+	}
+	for {
 		m, fds, err := g.conn.Recv()
+		if err == nil {
+			err = g.dispatch(m, fds)
+		}
+		if errors.Is(err, io.EOF) {
+			return err // it has gone, or we have
+		}
 		if err != nil {
-			return fmt.Errorf("no word from init: %w", err)
+			g.breakOff(err)
+			return err
 		}
-		if first {
-			if m.Kind != wire.KindHello || m.Version != wire.Version {
-				closeAll(fds)
-				return &errdefs.Error{
-					Code: errdefs.Internal, Op: "start",
-					Msg:    fmt.Sprintf("init speaks version %d of the protocol, not %d", m.Version, wire.Version),
-					Remedy: "reinstall the package: its parts come from different builds",
-				}
-			}
-			g.mu.Lock()
-			g.state, _ = g.state.next(eventHello)
-			g.mu.Unlock()
-			g.hello <- nil
-			continue
-		}
-		g.dispatch(m, fds)
 	}
 }
 
+// greet waits for init's first words.
+func (g *Generation) greet() error {
+	m, fds, err := g.conn.Recv()
+	if err != nil {
+		return fmt.Errorf("no word from init: %w", err)
+	}
+	closeAll(fds)
+	if m.Kind != wire.KindHello || m.Version != wire.Version {
+		return &errdefs.Error{
+			Code: errdefs.Internal, Op: "start",
+			Msg:    fmt.Sprintf("init speaks version %d of the protocol, not %d", m.Version, wire.Version),
+			Remedy: "reinstall the package: its parts come from different builds",
+		}
+	}
+	g.mu.Lock()
+	g.state, _ = g.state.next(eventHello)
+	g.mu.Unlock()
+	g.hello <- nil
+	return nil
+}
+
 // dispatch handles a message in the order of arrival: a Started is known before
-// its Exited is looked at.
-func (g *Generation) dispatch(m wire.Message, fds []int) {
+// its Exited is looked at. It owns the descriptors.
+//
+// What answers no request of ours, or says what cannot be, is an error and ends
+// the generation. An init that was taken over can so make us do no more than we
+// have asked for, and say nothing that its own would not have said.
+func (g *Generation) dispatch(m wire.Message, fds []int) error {
 	switch m.Kind {
 	case wire.KindStarted, wire.KindFailed, wire.KindOpener:
-		g.mu.Lock()
-		r := g.pending[m.ID]
-		delete(g.pending, m.ID)
-		var p *Process
-		if r != nil && m.Kind == wire.KindStarted && r.command != nil {
-			p = newProcess(g, m.ID, m.Pid)
-			g.processes[m.ID] = p
-		}
-		g.mu.Unlock()
-		if r == nil {
-			closeAll(fds)
-			return
-		}
-		if p != nil {
-			fds = p.adopt(fds, r.command.Columns > 0)
-		}
-		r.reply <- reply{m, fds, p}
-	case wire.KindExited:
-		if p := g.process(m.ID); p != nil {
-			p.exited(m)
-		}
+		return g.answer(m, fds)
+	case wire.KindExited, wire.KindKilled:
 		closeAll(fds)
-	case wire.KindKilled:
-		if p := g.process(m.ID); p != nil {
-			p.answered(m.Left)
+		p := g.process(m.ID)
+		if p == nil {
+			return errors.New("it tells the end of a command that does not run")
 		}
-		closeAll(fds)
+		if m.Kind == wire.KindKilled {
+			return p.answered(m.Left)
+		}
+		return p.exited(m)
 	default:
 		closeAll(fds)
+		return errors.New("it sends what is not for us")
 	}
+}
+
+// answer hands an answer to the request it is for, which waits on if this is none.
+func (g *Generation) answer(m wire.Message, fds []int) error {
+	g.mu.Lock()
+	r := g.pending[m.ID]
+	g.mu.Unlock()
+	if r == nil {
+		closeAll(fds)
+		return errors.New("it answers what nobody asked")
+	}
+	refused := m.Kind == wire.KindFailed
+	if refused && (m.Errno <= 0 || !m.Stage.Known()) {
+		closeAll(fds)
+		return errors.New("it refuses without a reason")
+	}
+	var p *Process
+	switch {
+	case r.spawn != nil && m.Kind == wire.KindStarted:
+		var err error
+		if p, err = newProcess(g, m, fds, r.spawn.command); err != nil {
+			return err
+		}
+	case refused && len(fds) == 0:
+	case r.opener != nil && m.Kind == wire.KindOpener && len(fds) == 0:
+	default:
+		closeAll(fds)
+		return errors.New("it answers something else than was asked")
+	}
+	r.expiry.Stop()
+	g.mu.Lock()
+	delete(g.pending, m.ID)
+	if p != nil {
+		g.processes[m.ID] = p
+	}
+	g.mu.Unlock()
+	if r.spawn != nil {
+		r.spawn.outcome <- outcome{p, m}
+	} else {
+		r.opener.begun(m)
+	}
+	return nil
+}
+
+// breakOff ends a generation whose init does not do what init does.
+func (g *Generation) breakOff(why error) {
+	g.mu.Lock()
+	if g.state == generationLive && g.broken == nil {
+		g.broken = why
+	}
+	g.mu.Unlock()
+	_ = g.conn.Close()
 }
 
 func (g *Generation) process(id uint64) *Process {
@@ -348,7 +426,12 @@ func (g *Generation) finish() {
 	g.mu.Unlock()
 	g.killInit() // found only now
 	for _, r := range pending {
-		close(r.reply)
+		r.expiry.Stop()
+		if r.spawn != nil {
+			close(r.spawn.outcome)
+		} else {
+			r.opener.fail(err)
+		}
 	}
 	for _, p := range processes {
 		p.lost(stopped, err)
@@ -437,39 +520,30 @@ func (g *Generation) endedLocked(op string) error {
 	if g.stopped {
 		return errdefs.New(errdefs.Closed, op, "the sandbox was stopped")
 	}
-	return errdefs.New(errdefs.Internal, op, "the sandbox ended unexpectedly")
+	ended := errdefs.New(errdefs.Internal, op, "the sandbox ended unexpectedly")
+	if g.broken != nil {
+		ended.Msg = "the sandbox had to be ended, its init was not itself any more: " + g.broken.Error()
+	}
+	return ended
 }
 
-// ask sends a request to init, with descriptors that are its own from here on. The
-// reply's channel is closed without a reply when the generation ends.
-func (g *Generation) ask(m wire.Message, command *Command, fds ...int) (uint64, <-chan reply, error) {
-	r := &request{command: command, reply: make(chan reply, 1)}
+// ask sends a request to init, with descriptors that it takes over.
+func (g *Generation) ask(m wire.Message, r *request, fds ...int) error {
 	g.mu.Lock()
 	if g.state != generationLive {
 		defer g.mu.Unlock()
 		closeAll(fds)
-		return 0, nil, g.endedLocked(string(m.Kind))
+		return g.endedLocked(string(m.Kind))
 	}
 	g.lastID++
 	m.ID = g.lastID
 	g.pending[m.ID] = r
+	r.expiry = time.AfterFunc(g.patience, func() {
+		g.breakOff(fmt.Errorf("it gave no answer within %v", g.patience))
+	})
 	g.mu.Unlock()
 	g.conn.Send(m, fds...)
-	return m.ID, r.reply, nil
-}
-
-// giveUp forgets a request: its reply, should it come, is dropped.
-func (g *Generation) giveUp(id uint64, replies <-chan reply) {
-	g.mu.Lock()
-	delete(g.pending, id)
-	g.mu.Unlock()
-	select {
-	case r, ok := <-replies:
-		if ok {
-			closeAll(r.fds)
-		}
-	default:
-	}
+	return nil
 }
 
 func aborted(ctx context.Context, op string) error { return errdefs.Abort(ctx, op, "") }

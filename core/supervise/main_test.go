@@ -34,6 +34,8 @@ func helper(verb string, args []string) int {
 		select {}
 	case "owner":
 		return owner(args[0])
+	case "hostile":
+		hostile(args[0])
 	case "init": // an init that speaks another version
 		conn, err := wire.NewConn(wire.ControlFD)
 		if err != nil {

@@ -95,40 +95,101 @@ type Process struct {
 	// mu guards the fields below it.
 	mu    sync.Mutex
 	state processState
-	// killed is set once a Kill was sent to init, and killedFirst when the end of
-	// the sandbox had not begun by then.
-	killed, killedFirst bool
+	// killed is set once a Kill was sent to init, killTold once it has answered, and
+	// killedFirst when the end of the sandbox had not begun when it was sent.
+	killed, killTold, killedFirst bool
 }
 
-// newProcess is called in the order of init's messages, so that an exit that
-// follows at once is not missed. adopt gives it its descriptors.
-func newProcess(g *Generation, id uint64, pid int) *Process {
-	return &Process{
-		generation: g, id: id, pid: pid, state: processStarting,
-		over: make(chan struct{}), ended: make(chan struct{}), killAnswer: make(chan int, 1),
+// newProcess is what came of a Started. It takes over the descriptors: stdout,
+// stderr and, if asked for, stdin; of a terminal its output and its input.
+func newProcess(g *Generation, m wire.Message, fds []int, cmd Command) (*Process, error) {
+	defer closeAll(fds)
+	terminal := cmd.Columns > 0
+	want := 2
+	if cmd.Stdin && !terminal {
+		want = 3
 	}
+	if len(fds) != want || m.Pid <= 1 {
+		return nil, errors.New("it starts a command without what belongs to one")
+	}
+	p := &Process{
+		generation: g, id: m.ID, pid: m.Pid, state: processStarting,
+		stdin: &input{turn: make(chan struct{}, 1), terminal: terminal},
+		over:  make(chan struct{}), ended: make(chan struct{}), killAnswer: make(chan int, 1),
+	}
+	if err := p.adopt(fds); err != nil {
+		p.Release()
+		return nil, err
+	}
+	p.state, _ = p.state.next(eventStarted)
+	return p, nil
 }
 
-// adopt takes stdout, stderr and perhaps stdin, of a terminal its output and its
-// input, and returns what is left over.
-func (p *Process) adopt(fds []int, terminal bool) (rest []int) {
-	p.mu.Lock()
-	p.state, _ = p.state.next(eventStarted)
-	p.mu.Unlock()
-	p.stdin = &input{turn: make(chan struct{}, 1), terminal: terminal}
-	for i := 1; i <= 2; i++ {
-		var file *os.File
-		if len(fds) > 0 && (i == 1 || !terminal) {
-			file, fds = pollable(fds[0], "output"), fds[1:]
+// adopt makes the streams of init's descriptors, which stay the caller's.
+func (p *Process) adopt(fds []int) (err error) {
+	var files [4]*os.File // at 1 and 2 the output, at 3 the input
+	if p.stdin.terminal {
+		if files[1], err = ownTerminal(fds[0]); err == nil {
+			files[3], err = ownTerminal(fds[1])
 		}
-		p.streams[i] = newStream(file, func() {
+	} else {
+		for i, fd := range fds {
+			mode := unix.O_RDONLY
+			if i == 2 {
+				mode = unix.O_WRONLY
+			}
+			if files[i+1], err = ownPipe(fd, mode); err != nil {
+				break
+			}
+		}
+	}
+	for i := 1; i <= 2; i++ {
+		p.streams[i] = newStream(files[i], func() {
 			p.generation.conn.Send(wire.Message{Kind: wire.KindDiscard, ID: p.id, Stream: i})
 		})
 	}
-	if len(fds) > 0 {
-		p.stdin.file, fds = pollable(fds[0], "stdin"), fds[1:]
+	p.stdin.file = files[3]
+	return err
+}
+
+// ownPipe opens the pipe behind a descriptor of init's anew. What it sent shares
+// the file's flags with descriptors that it keeps, and with O_NONBLOCK taken away
+// a read would hold a thread, whatever deadline is set. Nothing but a pipe is
+// opened: of a device or a file it would not be known what that does. Nil without
+// an error is a stdin that nobody reads any more.
+func ownPipe(fd, mode int) (*os.File, error) {
+	if !is(fd, unix.S_IFIFO, mode) {
+		return nil, errors.New("it passes a stream that is no pipe")
 	}
-	return fds
+	own, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), mode|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err == unix.ENXIO {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("take over a stream: %w", err)
+	}
+	return os.NewFile(uintptr(own), "stream"), nil
+}
+
+// ownTerminal takes over our side of a terminal. It cannot be opened anew, which
+// would make another: here init could hold a read until the sandbox's end.
+func ownTerminal(fd int) (*os.File, error) {
+	var st unix.Stat_t
+	if !is(fd, unix.S_IFCHR, unix.O_RDWR) || unix.Fstat(fd, &st) != nil || st.Rdev != unix.Mkdev(5, 2) { // ptmx
+		return nil, errors.New("it passes a terminal that is none")
+	}
+	own, err := linux.Dup(fd)
+	if err != nil {
+		return nil, fmt.Errorf("take over a terminal: %w", err)
+	}
+	return pollable(own, "terminal"), nil
+}
+
+// is tells whether fd is open for exactly that, and what kind of file it is.
+func is(fd int, kind uint32, mode int) bool {
+	var st unix.Stat_t
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	return err == nil && flags&(unix.O_ACCMODE|unix.O_PATH) == mode && unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == kind
 }
 
 // pollable makes a file that the runtime's poller waits for, so that a wait
@@ -162,39 +223,36 @@ func (g *Generation) Spawn(ctx context.Context, cmd Command) (*Process, error) {
 		}
 		fds = append(fds, fd)
 	}
-	_, replies, err := g.ask(wire.Message{Kind: wire.KindSpawn, Spawn: &wire.Spawn{
+	asked := &spawning{cmd, make(chan outcome, 1)}
+	if err := g.ask(wire.Message{Kind: wire.KindSpawn, Spawn: &wire.Spawn{
 		Argv: cmd.Argv, Env: cmd.Env, Dir: cmd.Dir, Network: cmd.Network, Stdin: cmd.Stdin,
 		Columns: cmd.Columns, Rows: cmd.Rows,
-	}}, &cmd, fds...)
-	if err != nil {
+	}}, &request{spawn: asked}, fds...); err != nil {
 		return nil, err
 	}
 	select {
-	case r, ok := <-replies:
-		return g.started(cmd, r, ok)
+	case o, ok := <-asked.outcome:
+		return g.started(cmd, o, ok)
 	case <-ctx.Done():
 	}
 	// Not given up: what may start now has to be ended, and the caller is to
 	// find nothing running when it hears of the abort. Starting takes about a
 	// millisecond, and the end of the generation ends this wait too.
-	if r, ok := <-replies; ok {
-		if p, err := g.started(cmd, r, ok); err == nil {
-			p.Release()
-			_ = p.Kill(context.WithoutCancel(ctx))
-		}
+	if o := <-asked.outcome; o.process != nil {
+		o.process.Release()
+		_ = o.process.Kill(context.WithoutCancel(ctx))
 	}
 	return nil, aborted(ctx, "spawn")
 }
 
-func (g *Generation) started(cmd Command, r reply, ok bool) (*Process, error) {
-	if !ok {
+func (g *Generation) started(cmd Command, o outcome, ok bool) (*Process, error) {
+	switch {
+	case !ok:
 		return nil, g.ended("spawn")
+	case o.process == nil:
+		return nil, spawnError(cmd, o.refusal)
 	}
-	closeAll(r.fds)
-	if r.process == nil {
-		return nil, spawnError(cmd, r.message)
-	}
-	return r.process, nil
+	return o.process, nil
 }
 
 // maxString is the kernel's limit for one argument or one NAME=value string
@@ -338,21 +396,33 @@ func (p *Process) Kill(ctx context.Context) error {
 // carryOutKill waits for init's answer to a Kill, and ends the generation when
 // that is not what it should be.
 func (p *Process) carryOutKill() {
-	defer p.settle()
-	defer close(p.ended)
 	timer := time.NewTimer(killPatience)
 	defer timer.Stop()
 	select {
 	case left := <-p.killAnswer:
-		if left == 0 {
-			return
+		if left > 0 {
+			break
 		}
+		p.treeGone()
+		// An exit is still to come of it; it also comes when the generation ends.
+		select {
+		case <-p.over:
+		case <-timer.C:
+			p.generation.condemn()
+		}
+		return
 	case <-timer.C:
 	case <-p.generation.done:
-		return
 	}
 	p.generation.condemn()
 	<-p.generation.done
+	p.treeGone()
+}
+
+// treeGone releases those who wait for a kill.
+func (p *Process) treeGone() {
+	close(p.ended)
+	p.settle()
 }
 
 // settle lets the generation forget the process once no message of init can
@@ -377,15 +447,20 @@ func closed(c <-chan struct{}) bool {
 }
 
 // answered is init's word that the tree is gone but for so many processes.
-func (p *Process) answered(left int) {
-	select {
-	case p.killAnswer <- left:
-	default: // nobody asked
+func (p *Process) answered(left int) error {
+	p.mu.Lock()
+	asked := p.killed && !p.killTold
+	p.killTold = true
+	p.mu.Unlock()
+	if !asked || left < 0 {
+		return errors.New("it tells of a kill that nobody asked for")
 	}
+	p.killAnswer <- left
+	return nil
 }
 
 // exited is init's word that the main process has ended.
-func (p *Process) exited(m wire.Message) {
+func (p *Process) exited(m wire.Message) error {
 	ws := syscall.WaitStatus(m.Status)
 	exit := Exit{Code: ws.ExitStatus(), Usage: Usage{
 		CPU: time.Duration(m.CPUMicros) * time.Microsecond, MaxRSS: int64(m.MaxRSS),
@@ -393,8 +468,15 @@ func (p *Process) exited(m wire.Message) {
 	if ws.Signaled() {
 		exit.Code = 128 + int(ws.Signal())
 	}
-	p.finish(eventExited, exit, nil)
+	const centuries = 1 << 52 // in microseconds, and still fits a Duration
+	if exit.Code < 0 || m.CPUMicros < 0 || m.CPUMicros > centuries || m.MaxRSS < 0 {
+		return errors.New("it tells an exit that is none")
+	}
+	if !p.finish(eventExited, exit, nil) {
+		return errors.New("it tells an exit twice")
+	}
 	p.settle()
+	return nil
 }
 
 // lost ends a process whose generation has ended.
@@ -405,7 +487,8 @@ func (p *Process) lost(stopped bool, err error) {
 	p.finish(eventLost, Exit{Code: killedCode, Ending: Lost}, err)
 }
 
-func (p *Process) finish(e processEvent, exit Exit, err error) {
+// finish reports whether the event was one that may happen.
+func (p *Process) finish(e processEvent, exit Exit, err error) bool {
 	p.mu.Lock()
 	before := p.state
 	after, ok := before.next(e)
@@ -415,16 +498,14 @@ func (p *Process) finish(e processEvent, exit Exit, err error) {
 	}
 	p.mu.Unlock()
 	if !ok || before == processExited {
-		return
+		return ok
 	}
 	p.exit, p.err = exit, err
 	close(p.over)
 	now := time.Now()
-	for _, s := range p.streams {
-		if s != nil {
-			s.exited(now)
-		}
-	}
+	p.streams[1].exited(now)
+	p.streams[2].exited(now)
+	return true
 }
 
 // Release gives the process up: it goes on, its output is discarded, and its
@@ -432,8 +513,11 @@ func (p *Process) finish(e processEvent, exit Exit, err error) {
 func (p *Process) Release() {
 	_ = p.stdin.close()
 	_ = p.stdin.giveUp()
-	p.streams[1].discard()
-	p.streams[2].discard()
+	for _, s := range p.streams {
+		if s != nil {
+			s.discard()
+		}
+	}
 }
 
 // input is the writing end of a command's stdin.

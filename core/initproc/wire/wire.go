@@ -14,8 +14,8 @@
 //	    | <-- Killed{ID} -------------- |   the command's tree is gone, or Left > 0
 //	    | <-- Exited{ID,Status} ------- |   exactly once per Started
 //	    | -- Discard{ID,Stream} ------> |   the reader has gone before the end; the writer must not notice
-//	    | -- Opener{ID} --------------> |
-//	    | <-- Opener{ID} + 1 fd ------- |   a socket to a fresh opener
+//	    | -- Opener{ID} + 1 fd -------> |   start an opener that speaks on this socket
+//	    | <-- Opener{ID,Pid} ---------- |   or Failed{ID}
 //	    | == end of file =============> |   kill everything, exit
 //
 //	supervisor                       opener
@@ -76,7 +76,7 @@ type Message struct {
 	Version int
 	// Spawn: Spawn.
 	Spawn *Spawn
-	// Pid is the command's process id inside the sandbox: Started.
+	// Pid is the command's, or the opener's, process id inside the sandbox: Started, Opener.
 	Pid int
 	// Status is the raw wait status of the command's main process: Exited.
 	Status uint32
@@ -114,6 +114,11 @@ const (
 	StageTerminal Stage = "terminal" // a terminal of its own
 	StageExec     Stage = "exec"     // fork and exec
 )
+
+// Known tells whether s is one of the stages above.
+func (s Stage) Known() bool {
+	return s == StageSetup || s == StageChdir || s == StageExec || s == StageTerminal
+}
 
 // Network says in which network namespace a command runs.
 type Network string
