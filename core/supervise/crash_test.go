@@ -51,6 +51,7 @@ func owner(marker string) int {
 func TestCrash_NothingOutlivesItsOwner(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
+	before := orphans(t) // of others on this host
 	for round := range 10 {
 		marker := fmt.Sprintf("crash-%d-%d", os.Getpid(), round)
 		reader, writer, err := pipe()
@@ -70,7 +71,7 @@ func TestCrash_NothingOutlivesItsOwner(t *testing.T) {
 		_ = reader.Close()
 		require.Eventually(t, func() bool { return marked(marker) == 0 }, 2*time.Second, 5*time.Millisecond,
 			"round %d: %d processes are left", round, marked(marker))
-		require.Eventually(t, func() bool { return orphans(t) == 0 }, 2*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return orphans(t) <= before }, 2*time.Second, 5*time.Millisecond)
 	}
 }
 
