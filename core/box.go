@@ -33,12 +33,21 @@ func startBox(ctx context.Context, sandbox spec.Sandbox, ws *store.Workspace) (*
 	if err != nil {
 		return nil, err
 	}
+	var home store.Home
+	if sandbox.SeparateHome() {
+		if home, err = ws.OpenHome(ctx); err != nil {
+			return nil, err
+		}
+		defer func() { _ = home.Dir.Close() }()
+	}
 	return supervise.Start(ctx, supervise.Config{
-		Bwrap: program, Image: initImage, Workspace: ws.Dir(),
+		Bwrap: program, Image: initImage, Workspace: ws.Dir(), Home: home.Dir,
 		Spec: bwrap.Spec{
 			Host:      host,
 			Identity:  bwrap.Identity{UID: os.Geteuid(), GID: os.Getegid()},
 			Workspace: bwrap.Dir{Path: ws.Path()},
+			Home:      bwrap.Dir{Path: home.Path},
+			HomePath:  sandbox.HomePath(),
 		},
 	})
 }

@@ -99,7 +99,7 @@ func (h *Handle) launch(ctx context.Context, op string, cmd spec.Command) (*Proc
 	if dir == "" {
 		dir = spec.Workspace
 	}
-	shell := loginShell(spec.Login{User: g.box.User(), Shell: g.box.Shell()}, cmd)
+	shell := loginShell(spec.Login{Home: h.sandbox.HomePath(), User: g.box.User(), Shell: g.box.Shell()}, cmd)
 	shell.Dir, shell.Stdin = dir, cmd.Stdin
 	if cmd.Pty != nil {
 		shell.Columns, shell.Rows = cmd.Pty.Columns, cmd.Pty.Rows

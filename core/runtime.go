@@ -113,9 +113,12 @@ func openSession(ctx context.Context, st *store.Store, req CreateRequest) (*stor
 	if req.ExistingOnly {
 		return st.Attach(ctx, store.SessionID(req.SessionKey))
 	}
-	made := store.NewSession{NetworkPolicy: string(req.InitialNetworkPolicy), Tags: req.Tags}
+	made := store.NewSession{
+		NetworkPolicy: string(req.InitialNetworkPolicy), Tags: req.Tags, Home: req.Sandbox.SeparateHome(),
+	}
 	if req.TemplateKey != nil {
-		made.Template = &store.TemplateRef{Key: *req.TemplateKey, Revision: req.TemplateRevision}
+		template := templateOf(req.Sandbox, *req.TemplateKey, req.TemplateRevision)
+		made.Template = &template
 	}
 	return st.OpenSession(ctx, req.SessionKey, made)
 }

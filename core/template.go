@@ -6,6 +6,7 @@ import (
 	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
 	"github.com/evelandhq/sandbox-bwrap/core/event"
 	"github.com/evelandhq/sandbox-bwrap/core/spec"
+	"github.com/evelandhq/sandbox-bwrap/core/store"
 )
 
 // PrewarmRequest names a template.
@@ -41,7 +42,7 @@ func (c *Client) BeginTemplate(ctx context.Context, req PrewarmRequest) (h *Hand
 	if err != nil {
 		return nil, false, err
 	}
-	staging, reused, err := st.BeginTemplate(ctx, req.TemplateKey, req.TemplateRevision, req.Tags)
+	staging, reused, err := st.BeginTemplate(ctx, templateOf(req.Sandbox, req.TemplateKey, req.TemplateRevision), req.Tags)
 	if err != nil || reused {
 		return nil, reused, err
 	}
@@ -65,6 +66,11 @@ func (c *Client) BeginTemplate(ctx context.Context, req PrewarmRequest) (h *Hand
 		return nil, false, err
 	}
 	return h, false, nil
+}
+
+// templateOf names the template that these options lead to.
+func templateOf(sandbox spec.Sandbox, key, revision string) store.TemplateRef {
+	return store.TemplateRef{Key: key, Revision: revision, Home: sandbox.SeparateHome()}
 }
 
 // CommitTemplate ends everything that runs in the staging workspace, so that

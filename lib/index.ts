@@ -56,6 +56,7 @@ export type {
   BwrapSandboxEventSink,
 } from "./events.ts";
 export {
+  type BwrapHome,
   type BwrapNetworkPolicy,
   type BwrapProcesses,
   type BwrapSandboxCreateOptions,

@@ -25,6 +25,12 @@ export type BwrapNetworkPolicy = "allow-all" | "deny-all";
  */
 export type BwrapProcesses = "session" | "command";
 
+/**
+ * Where a command's `HOME` is: `"workspace"` is `/workspace`, `"separate"` is
+ * `/home/sandbox`, a directory of the session's own that lasts as long.
+ */
+export type BwrapHome = "workspace" | "separate";
+
 /** Options of a backend. Each may be left out. */
 export interface BwrapSandboxCreateOptions {
   /**
@@ -37,6 +43,11 @@ export interface BwrapSandboxCreateOptions {
   readonly networkPolicy?: BwrapNetworkPolicy | undefined;
   /** Absolute host paths that the sandbox must not show. Default none. */
   readonly hidePaths?: readonly string[] | undefined;
+  /**
+   * The home of commands. Default `"workspace"`: there a `.profile` in `/workspace`
+   * is read by every later command, and caches of tools lie among the agent's files.
+   */
+  readonly home?: BwrapHome | undefined;
   /** The bwrap to run: an absolute path, or a name looked up in `PATH`. Default `"bwrap"`. */
   readonly bwrapPath?: string | undefined;
   /**
@@ -81,6 +92,7 @@ export interface Options {
   readonly env: Readonly<Record<string, string | undefined>>;
   readonly networkPolicy: BwrapNetworkPolicy;
   readonly hidePaths: readonly string[];
+  readonly home: BwrapHome;
   readonly bwrapPath: string;
   readonly cacheDir?: string;
   readonly templateRevision?: string;
@@ -124,6 +136,7 @@ function takeOptions(take: Take): Options {
     env: take("env", variables) ?? {},
     networkPolicy: take("networkPolicy", networkPolicy) ?? "allow-all",
     hidePaths: take("hidePaths", absolutePaths) ?? [],
+    home: take("home", home) ?? "workspace",
     bwrapPath: take("bwrapPath", nonEmpty) ?? "bwrap",
     runTimeoutMs: take("runTimeoutMs", orNull(limit), DEFAULT_RUN_TIMEOUT_MS),
     maxConcurrentProcesses: take("maxConcurrentProcesses", orNull(limit), DEFAULT_MAX_CONCURRENT_PROCESSES),
@@ -160,6 +173,11 @@ export function parseUseOptions(input: BwrapSandboxUseOptions = {}, field = "use
 export function networkPolicy(value: unknown, field = "networkPolicy"): BwrapNetworkPolicy {
   if (value === "allow-all" || value === "deny-all") return value;
   throw new SandboxError("ERR_UNSUPPORTED", `${field}: only "allow-all" and "deny-all" can be enforced`, { op: field });
+}
+
+function home(value: unknown, field: string): BwrapHome {
+  if (value === "workspace" || value === "separate") return value;
+  throw invalid(field, 'must be "workspace" or "separate"');
 }
 
 /** Checks variables for a command; a value of `undefined` means that there shall be none. */

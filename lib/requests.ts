@@ -8,6 +8,7 @@ export interface SandboxShape {
   readonly appRoot: string;
   readonly bwrapPath: string;
   readonly hidePaths: readonly string[];
+  readonly home: "workspace" | "separate";
   /** PATH of this process, to look for bwrap and bash in. */
   readonly path: string;
   /** The running Node, which is to be seen inside. */

@@ -49,11 +49,23 @@ type Spec struct {
 	// Workspace is the session's directory. The zero value makes an empty,
 	// read-only /workspace, for a sandbox that only proves that it can be built.
 	Workspace Dir
+	// Home is the directory of a home beside the workspace, and HomePath where it is
+	// seen. The zero values mean that the workspace is the home.
+	Home     Dir
+	HomePath string
 	// TmpBytes bounds /tmp, and /dev/shm again. Zero means 1 GiB.
 	TmpBytes int64
 	// FirstFD is the descriptor number of the first of Arguments.Data; the
 	// others follow it.
 	FirstFD int
+}
+
+// home is the path of the commands' home.
+func (s Spec) home() string {
+	if s.HomePath == "" {
+		return Workspace
+	}
+	return s.HomePath
 }
 
 // Identity is whom commands run as, on the host and inside: the ids are mapped
@@ -145,6 +157,9 @@ func Plan(spec Spec, features feature.Bwrap) (Arguments, error) {
 	trees := shown(spec.Host)
 	b.trees(trees)
 	b.mounts(spec)
+	if spec.home() != Workspace {
+		b.bind(spec.Home, spec.home(), features)
+	}
 	if b.node(spec.Host, trees) {
 		trees = append(trees, Tree{Path: spec.Host.Node})
 	}
@@ -267,15 +282,20 @@ func (b *builder) etc(spec Spec) (covered []string) {
 }
 
 func (b *builder) workspace(dir Dir, features feature.Bwrap) {
+	b.bind(dir, Workspace, features)
+	b.add("--chdir", Workspace)
+}
+
+// bind shows a directory of the host at dest, or makes an empty one there.
+func (b *builder) bind(dir Dir, dest string, features feature.Bwrap) {
 	switch {
 	case dir.FD != 0 && features.BindFD == feature.Yes:
-		b.add("--bind-fd", strconv.Itoa(dir.FD), Workspace)
+		b.add("--bind-fd", strconv.Itoa(dir.FD), dest)
 	case dir.Path != "":
-		b.add("--bind", dir.Path, Workspace)
+		b.add("--bind", dir.Path, dest)
 	default:
-		b.add("--dir", Workspace)
+		b.add("--dir", dest)
 	}
-	b.add("--chdir", Workspace)
 }
 
 // seal makes read-only what commands have no business changing. What lies on

@@ -61,6 +61,12 @@ func TestPlan_Golden(t *testing.T) {
 		"old bwrap": {func() Spec {
 			return Spec{Host: debian(), Identity: user, Workspace: Dir{FD: 6, Path: "/srv/ws"}, FirstFD: 7}
 		}, feature.Bwrap{AsPID1: feature.Yes, Args: feature.Yes, Perms: feature.Yes, DisableUserns: feature.No, BindFD: feature.No, Size: feature.No}},
+		"home": {func() Spec {
+			return Spec{
+				Host: debian(), Identity: user, Workspace: Dir{FD: 6, Path: "/srv/ws"},
+				Home: Dir{FD: 7, Path: "/srv/home"}, HomePath: "/home/sandbox", FirstFD: 8,
+			}
+		}, allFeatures},
 		"probe": {func() Spec {
 			return Spec{Host: debian(), Identity: user, FirstFD: 6}
 		}, allFeatures},

@@ -29,7 +29,7 @@ func etcContent(name string, spec Spec) []byte {
 	case "machine-id":
 		return []byte(machineID)
 	case "passwd":
-		return []byte(passwd(spec.Identity))
+		return []byte(passwd(spec.Identity, spec.home()))
 	case "profile":
 		return spec.Host.Profile
 	default: // resolv.conf
@@ -39,12 +39,12 @@ func etcContent(name string, spec Spec) []byte {
 
 // passwd names the commands' user, so that whoami and every language's idea of
 // "the current user" work for an id that the host itself has no name for.
-func passwd(id Identity) string {
+func passwd(id Identity, home string) string {
 	var out strings.Builder
 	if !id.Root() {
 		out.WriteString("root:x:0:0:root:/root:/usr/sbin/nologin\n")
 	}
-	fmt.Fprintf(&out, "%[1]s:x:%[2]d:%[3]d:%[1]s:%[4]s:/bin/bash\n", id.User(), id.UID, id.GID, Workspace)
+	fmt.Fprintf(&out, "%[1]s:x:%[2]d:%[3]d:%[1]s:%[4]s:/bin/bash\n", id.User(), id.UID, id.GID, home)
 	if id.UID != nobody {
 		fmt.Fprintf(&out, "nobody:x:%d:%d:nobody:/nonexistent:/usr/sbin/nologin\n", nobody, nobody)
 	}

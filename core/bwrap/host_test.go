@@ -197,7 +197,7 @@ func TestPasswd_NamesEveryIdOnce(t *testing.T) {
 		"root": {}, "user": {UID: 1000, GID: 1000}, "user in group root": {UID: 1000}, "nobody": {UID: nobody, GID: nobody},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, file := range []string{passwd(id), group(id)} {
+			for _, file := range []string{passwd(id, Workspace), group(id)} {
 				seen := map[string]bool{}
 				for line := range strings.Lines(file) {
 					key := strings.Split(strings.TrimSpace(line), ":")[2]
@@ -205,7 +205,7 @@ func TestPasswd_NamesEveryIdOnce(t *testing.T) {
 					seen[key] = true
 				}
 			}
-			require.Contains(t, passwd(id), fmt.Sprintf(":%d:%d:", id.UID, id.GID))
+			require.Contains(t, passwd(id, Workspace), fmt.Sprintf(":%d:%d:", id.UID, id.GID))
 			require.Contains(t, group(id), fmt.Sprintf(":%d:", id.GID))
 		})
 	}

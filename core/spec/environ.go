@@ -18,6 +18,8 @@ func Carrier(name string) string { return reserved + name }
 
 // Login is what a sandbox makes of the user that commands run as.
 type Login struct {
+	// Home is the path of the user's home.
+	Home string
 	// User is the name that /etc/passwd has for the user id.
 	User string
 	// Shell is the path of bash inside.
@@ -29,7 +31,7 @@ type Login struct {
 func (c Command) Environ(login Login) []string {
 	variables := map[string]string{
 		"PATH":     defaultPath,
-		"HOME":     Workspace,
+		"HOME":     login.Home,
 		"LANG":     "C.UTF-8",
 		"AI_AGENT": "eve",
 		"USER":     login.User,

@@ -8,7 +8,7 @@ import (
 )
 
 func TestCommand_Environ(t *testing.T) {
-	login := Login{User: "somebody", Shell: "/b/bash"}
+	login := Login{Home: Workspace, User: "somebody", Shell: "/b/bash"}
 	own := []string{
 		"AI_AGENT=eve", "HOME=/workspace", "LANG=C.UTF-8", "LOGNAME=somebody",
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

@@ -20,6 +20,17 @@ import (
 // Workspace is where a session's directory is mounted inside the sandbox.
 const Workspace = "/workspace"
 
+// separateHome is where a home beside the workspace is mounted.
+const separateHome = "/home/sandbox"
+
+// The homes that commands can have.
+const (
+	// HomeWorkspace is the workspace.
+	HomeWorkspace = "workspace"
+	// HomeSeparate is a directory of the session's own, as durable as the workspace.
+	HomeSeparate = "separate"
+)
+
 const (
 	// maxHidePaths is below the roughly 3,000 mounts that bwrap accepts.
 	maxHidePaths = 2500
@@ -75,6 +86,8 @@ type Sandbox struct {
 	BwrapPath string `json:"bwrapPath,omitempty"`
 	// HidePaths are absolute host paths that the sandbox must not show.
 	HidePaths []string `json:"hidePaths,omitempty"`
+	// Home is HomeWorkspace or HomeSeparate. Empty means HomeWorkspace.
+	Home string `json:"home,omitempty"`
 	// Path is the caller's PATH, in which bwrap is looked up. A library cannot
 	// see later changes of its process's environment, so the caller says it.
 	Path string `json:"path,omitempty"`
@@ -105,6 +118,9 @@ func (s Sandbox) Validate() error {
 	if strings.ContainsRune(s.BwrapPath, 0) {
 		return errdefs.Invalid("bwrapPath", "a path cannot contain a NUL byte")
 	}
+	if !slices.Contains([]string{"", HomeWorkspace, HomeSeparate}, s.Home) {
+		return errdefs.Invalid("home", fmt.Sprintf("must be %q or %q", HomeWorkspace, HomeSeparate))
+	}
 	if s.AppRoot != "" {
 		if err := absolute("appRoot", s.AppRoot); err != nil {
 			return err
@@ -120,6 +136,17 @@ func (s Sandbox) Validate() error {
 		return nil
 	}
 	return errdefs.Invalid("processes", `must be "session" or "command"`)
+}
+
+// SeparateHome reports whether commands have a home beside the workspace.
+func (s Sandbox) SeparateHome() bool { return s.Home == HomeSeparate }
+
+// HomePath is the home of the commands' user inside the sandbox.
+func (s Sandbox) HomePath() string {
+	if s.SeparateHome() {
+		return separateHome
+	}
+	return Workspace
 }
 
 func absolute(field, p string) error {

@@ -2,7 +2,9 @@
 // directory:
 //
 //	sessions/<id>                  a session's workspace
+//	homes/<id>                     its home, if it has one beside the workspace
 //	templates/<id>                 a template, never changed once it is there
+//	templates/<id>.home            its home, likewise
 //	metadata/{sessions,templates}/<id>.json
 //	metadata/locks/{sessions,templates}/<id>.{key,lease}
 //
@@ -12,7 +14,8 @@
 // state or the new one, and moves aside what was left half done.
 //
 // A session's metadata, its network policy among them, are on the disk before it
-// has its name.
+// has its name, and so is its home. A home that is missing, of a session that was
+// made without or by a hand, is made when it is asked for.
 //
 // Two locks belong to an id. Its key is held by whoever builds, removes or
 // describes it; its lease by whoever uses it: shared, or exclusively to remove

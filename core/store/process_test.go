@@ -51,7 +51,7 @@ func play(role, dir string) error {
 	}
 	switch role {
 	case "lead": // begins to build a template and never gets further
-		st, _, err := s.BeginTemplate(ctx, "t", "", nil)
+		st, _, err := s.BeginTemplate(ctx, TemplateRef{Key: "t"}, nil)
 		if err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ func play(role, dir string) error {
 		fmt.Println("ready")
 		select {}
 	case "prewarm":
-		st, reused, err := s.BeginTemplate(ctx, "t", "", nil)
+		st, reused, err := s.BeginTemplate(ctx, TemplateRef{Key: "t"}, nil)
 		if err != nil {
 			return err
 		}
@@ -95,7 +95,7 @@ func play(role, dir string) error {
 		}
 	case "churn": // everything, over and over, to be killed anywhere
 		for i := 0; ; i++ {
-			st, reused, err := s.BeginTemplate(ctx, "t", strconv.Itoa(i), nil)
+			st, reused, err := s.BeginTemplate(ctx, TemplateRef{Key: "t", Revision: strconv.Itoa(i)}, nil)
 			if err != nil {
 				return err
 			}
@@ -201,7 +201,7 @@ func TestProcesses_KilledLeaderBlocksNobody(t *testing.T) {
 	leader := startReady(t, "lead", s.dir)
 	waiting := make(chan error, 1)
 	go func() {
-		st, reused, err := s.BeginTemplate(t.Context(), "t", "", nil)
+		st, reused, err := s.BeginTemplate(t.Context(), TemplateRef{Key: "t"}, nil)
 		if err == nil && reused {
 			err = fmt.Errorf("nobody published")
 		}
@@ -251,7 +251,7 @@ func TestProcesses_KilledAnywhere(t *testing.T) {
 		require.NoError(t, cmd.Process.Kill())
 		_ = cmd.Wait()
 
-		st, reused, err := s.BeginTemplate(t.Context(), "t", "", nil)
+		st, reused, err := s.BeginTemplate(t.Context(), TemplateRef{Key: "t"}, nil)
 		require.NoError(t, err)
 		if !reused {
 			require.NoError(t, fillTemplate(st.Workspace().Path()))

@@ -21,6 +21,8 @@ const (
 type NewSession struct {
 	// Template is what the session is cloned from. Nil makes an empty session.
 	Template *TemplateRef
+	// Home gives the session the template's home, too, or an empty one.
+	Home bool
 	// NetworkPolicy is on record from the session's first moment, as one that was
 	// set. Empty sets none.
 	NetworkPolicy string
@@ -125,6 +127,9 @@ func (s *Store) createSession(ctx context.Context, id string, made NewSession) (
 		return nil, err
 	}
 	result, err := fill(ctx, source, dir, template)
+	if err == nil && made.Home {
+		err = s.createHome(ctx, id, template)
+	}
 	if err == nil {
 		m.CloneStrategy = result.Strategy
 		err = s.publishSession(m)
@@ -209,6 +214,10 @@ func (s *Store) DeleteSessionIf(ctx context.Context, id string, expired func(Ent
 		return false, failed(ctx, opDelete, "unlock the session", errors.Join(held.Release(), key.Release()))
 	}
 	trash, err := s.aside(KindSession, id)
+	var home string
+	if err == nil {
+		home, err = s.aside(kindHome, id)
+	}
 	if err == nil {
 		err = os.Remove(s.metadataPath(KindSession, id))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -223,6 +232,9 @@ func (s *Store) DeleteSessionIf(ctx context.Context, id string, expired func(Ent
 	err = errors.Join(held.Discard(), key.Discard())
 	if trash != "" {
 		err = errors.Join(err, s.removeTrash(ctx, KindSession, trash))
+	}
+	if home != "" {
+		err = errors.Join(err, s.removeTrash(ctx, kindHome, home))
 	}
 	return trash != "", failed(ctx, opDelete, "delete the session's files", err)
 }

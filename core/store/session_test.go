@@ -32,7 +32,7 @@ func TestOpenSession_FromTemplate(t *testing.T) {
 	data, err = os.ReadFile(filepath.Join(again.Path(), "d/f"))
 	require.NoError(t, err)
 	require.Equal(t, "changed", string(data))
-	data, err = os.ReadFile(filepath.Join(s.path(KindTemplate, TemplateID("t", "")), "d/f"))
+	data, err = os.ReadFile(filepath.Join(s.path(KindTemplate, TemplateID(TemplateRef{Key: "t"})), "d/f"))
 	require.NoError(t, err)
 	require.Equal(t, "from the template", string(data))
 }

@@ -30,6 +30,9 @@ type Kind string
 const (
 	KindSession  Kind = "session"
 	KindTemplate Kind = "template"
+	// kindHome is of the homes that some sessions have beside their workspace. A
+	// template's lies beside the template.
+	kindHome Kind = "home"
 )
 
 // dir is where entries of the kind lie, below the cache directory, its metadata
@@ -97,7 +100,7 @@ func (s *Store) ensure() error {
 		return bare(err)
 	}
 	for _, name := range []string{
-		"", "sessions", "templates", "metadata", "metadata/sessions", "metadata/templates",
+		"", "sessions", "templates", "homes", "metadata", "metadata/sessions", "metadata/templates",
 		"metadata/locks", "metadata/locks/sessions", "metadata/locks/templates",
 	} {
 		if err := ensureDir(filepath.Join(s.dir, name)); err != nil {
@@ -184,14 +187,15 @@ func SessionID(sessionKey string) string { return digest(sessionKey)[:32] }
 const optionsFormat = 1
 
 // TemplateID returns the id of a template. Beside the key only what changes a
-// template's content is in it: revision, which may be empty.
-func TemplateID(templateKey, revision string) string {
-	// Strings and a number only: Marshal cannot fail.
+// template's content is in it.
+func TemplateID(ref TemplateRef) string {
+	// Values only: Marshal cannot fail.
 	options, _ := json.Marshal(struct {
 		Format           int    `json:"format"`
 		TemplateRevision string `json:"templateRevision,omitempty"`
-	}{optionsFormat, revision})
-	return digest(templateKey)[:32] + "-" + digest(string(options))[:16]
+		Home             bool   `json:"home,omitempty"`
+	}{optionsFormat, ref.Revision, ref.Home})
+	return digest(ref.Key)[:32] + "-" + digest(string(options))[:16]
 }
 
 func digest(s string) string {

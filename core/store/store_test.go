@@ -62,7 +62,7 @@ func requireCode(t *testing.T, s *Store, err error, code errdefs.Code) {
 
 func makeTemplate(t *testing.T, s *Store, key string, files map[string]string) {
 	t.Helper()
-	st, reused, err := s.BeginTemplate(t.Context(), key, "", nil)
+	st, reused, err := s.BeginTemplate(t.Context(), TemplateRef{Key: key}, nil)
 	require.NoError(t, err)
 	require.False(t, reused)
 	for name, content := range files {
@@ -175,7 +175,7 @@ func TestStore_Closed(t *testing.T) {
 	require.NoError(t, s.Close())
 	_, err = s.OpenSession(t.Context(), "s", NewSession{})
 	requireCode(t, s, err, errdefs.Closed)
-	_, _, err = s.BeginTemplate(t.Context(), "t", "", nil)
+	_, _, err = s.BeginTemplate(t.Context(), TemplateRef{Key: "t"}, nil)
 	requireCode(t, s, err, errdefs.Closed)
 	requireCode(t, s, s.DeleteSession(t.Context(), ws.ID()), errdefs.Closed)
 	require.NoError(t, ws.Check(), "a workspace stays valid")
@@ -184,9 +184,9 @@ func TestStore_Closed(t *testing.T) {
 func TestIDs(t *testing.T) {
 	require.Equal(t, "1add55581aaea687f8c5e7919f217cb6", SessionID("session-key"),
 		"the name of a durable session must never change")
-	require.Equal(t, "d5c544214de5221460f268cc728b2a11-3f0a99256beeb89a", TemplateID("template-key", ""))
-	require.NotEqual(t, TemplateID("k", ""), TemplateID("k", "1"))
-	require.NotEqual(t, TemplateID("k", "1"), TemplateID("k", "2"))
+	require.Equal(t, "d5c544214de5221460f268cc728b2a11-3f0a99256beeb89a", TemplateID(TemplateRef{Key: "template-key"}))
+	require.NotEqual(t, TemplateID(TemplateRef{Key: "k"}), TemplateID(TemplateRef{Key: "k", Revision: "1"}))
+	require.NotEqual(t, TemplateID(TemplateRef{Key: "k", Revision: "1"}), TemplateID(TemplateRef{Key: "k", Revision: "2"}))
 	require.True(t, isSessionID(SessionID("x")))
 	for _, id := range []string{"", "..", "../" + SessionID("x")[3:], strings.ToUpper(SessionID("x")), SessionID("x") + "0"} {
 		require.False(t, isSessionID(id), id)
@@ -196,7 +196,7 @@ func TestIDs(t *testing.T) {
 func TestMetadata_OnDisk(t *testing.T) {
 	s := open(t)
 	s.now = func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 678_900_000, time.FixedZone("", 3600)) }
-	st, _, err := s.BeginTemplate(t.Context(), "t", "r1", map[string]string{"agent": "a"})
+	st, _, err := s.BeginTemplate(t.Context(), TemplateRef{Key: "t", Revision: "r1"}, map[string]string{"agent": "a"})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(st.Workspace().Path(), "f"), nil, 0o644))
 	require.NoError(t, st.Publish(t.Context()))
@@ -207,7 +207,7 @@ func TestMetadata_OnDisk(t *testing.T) {
 	require.NoError(t, ws.SetNetworkPolicy("deny-all"))
 	require.NoError(t, ws.Close())
 	for path, want := range map[string]string{
-		"templates/" + TemplateID("t", "r1"): `{"schemaVersion":1,"kind":"template","id":"` + TemplateID("t", "r1") + `",
+		"templates/" + TemplateID(TemplateRef{Key: "t", Revision: "r1"}): `{"schemaVersion":1,"kind":"template","id":"` + TemplateID(TemplateRef{Key: "t", Revision: "r1"}) + `",
 			"createdAt":"2026-01-02T02:04:05.678Z","lastUsedAt":"2026-01-02T02:04:05.678Z","tags":{"agent":"a"},"templateRevision":"r1"}`,
 		"sessions/" + SessionID("s"): `{"schemaVersion":1,"kind":"session","id":"` + SessionID("s") + `",
 			"createdAt":"2026-01-02T02:04:05.678Z","lastUsedAt":"2026-01-02T02:04:05.678Z","tags":{"x":"y"},

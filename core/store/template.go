@@ -21,38 +21,39 @@ type TemplateRef struct {
 	Key string
 	// Revision is the option templateRevision; it may be empty.
 	Revision string
+	// Home is that the template has a home beside its workspace.
+	Home bool
 }
 
 // Staging is a template that is being built. It holds the template's key, so
 // there is one at a time in all processes; it must be ended with Publish or
 // Discard.
 type Staging struct {
-	store    *Store
-	id       string
-	revision string
-	tags     map[string]string
-	ws       *Workspace
+	store *Store
+	id    string
+	ref   TemplateRef
+	tags  map[string]string
+	ws    *Workspace
 
 	mu   sync.Mutex
 	key  lease.Lease // nil once the staging is over
 	done bool        // published
 }
 
-// BeginTemplate begins to build the template of key and revision, unless there
-// is one: then reused is true and st is nil. It waits while another process or
+// BeginTemplate begins to build the template, unless there is one: then reused is true and st is nil. It waits while another process or
 // goroutine builds it. What a killed process left half built is thrown away.
 //
 // Errors: ERR_INVALID_ARGUMENT, ERR_ABORTED, errnos such as ENOSPC.
 func (s *Store) BeginTemplate(
-	ctx context.Context, key, revision string, tags map[string]string,
+	ctx context.Context, ref TemplateRef, tags map[string]string,
 ) (st *Staging, reused bool, err error) {
 	if err := s.check(opPrewarm); err != nil {
 		return nil, false, err
 	}
-	if key == "" {
+	if ref.Key == "" {
 		return nil, false, errdefs.Invalid("templateKey", "must not be empty")
 	}
-	id := TemplateID(key, revision)
+	id := TemplateID(ref)
 	if found, err := s.hasTemplate(id); found || err != nil {
 		return nil, found, failed(ctx, opPrewarm, "open the template", err)
 	}
@@ -63,7 +64,7 @@ func (s *Store) BeginTemplate(
 	if err != nil {
 		return nil, false, failed(ctx, opPrewarm, "lock the template", err)
 	}
-	st = &Staging{store: s, id: id, revision: revision, tags: tags, key: held}
+	st = &Staging{store: s, id: id, ref: ref, tags: tags, key: held}
 	// Whoever held the key before may have published.
 	found, err := s.hasTemplate(id)
 	if err == nil && !found {
@@ -101,8 +102,18 @@ func (st *Staging) open(ctx context.Context) error {
 	}
 	ws.staging, ws.strategy = true, treecopy.Empty
 	st.ws = ws
-	return nil
+	if !st.ref.Home {
+		return nil
+	}
+	home, err := st.store.stage(ctx, KindTemplate, homeOf(st.id))
+	if err != nil {
+		return errors.Join(err, ws.Close())
+	}
+	return bare(home.Close())
 }
+
+// homeOf is the name of a template's home.
+func homeOf(templateID string) string { return templateID + ".home" }
 
 // Workspace returns the directory in which the template is built. It is closed
 // with the staging.
@@ -133,7 +144,10 @@ func (st *Staging) Publish(ctx context.Context) error {
 	if err := linux.Hold(st.ws.Dir(), linux.Syncfs); err != nil {
 		return failed(ctx, opPrewarm, "write the template to the disk", err)
 	}
-	err := st.store.publish(KindTemplate, st.id)
+	err := st.publishHome(ctx)
+	if err == nil {
+		err = st.store.publish(KindTemplate, st.id)
+	}
 	if errors.Is(err, fs.ErrExist) {
 		// Someone who does not know of the key was faster. Theirs is as good.
 		err = st.store.discard(ctx, KindTemplate, stagingPrefix+st.id)
@@ -142,11 +156,23 @@ func (st *Staging) Publish(ctx context.Context) error {
 		return failed(ctx, opPrewarm, "publish the template", err)
 	}
 	m := st.store.newMetadata(KindTemplate, st.id)
-	m.Tags, m.TemplateRevision = st.tags, st.revision
+	m.Tags, m.TemplateRevision = st.tags, st.ref.Revision
 	// The template is there, whether or not its metadata are.
 	_ = st.store.writeMetadata(m)
 	st.done = true
 	return st.end()
+}
+
+// publishHome gives the home its name, before the template has its own. A home
+// without a template is what a killed process left.
+func (st *Staging) publishHome(ctx context.Context) error {
+	if !st.ref.Home {
+		return nil
+	}
+	if err := st.store.discard(ctx, KindTemplate, homeOf(st.id)); err != nil {
+		return err
+	}
+	return st.store.publish(KindTemplate, homeOf(st.id))
 }
 
 // Discard throws the template away. After Publish it does nothing.
@@ -158,6 +184,9 @@ func (st *Staging) Discard() error {
 	}
 	ctx := context.Background()
 	err := st.store.discard(ctx, KindTemplate, stagingPrefix+st.id)
+	if st.ref.Home {
+		err = errors.Join(err, st.store.discard(ctx, KindTemplate, stagingPrefix+homeOf(st.id)))
+	}
 	return errors.Join(failed(ctx, opPrewarm, "discard the template", err), st.end())
 }
 
@@ -169,7 +198,7 @@ func (st *Staging) end() error {
 
 // openTemplate opens a template for cloning, with a lease on it.
 func (s *Store) openTemplate(ctx context.Context, ref TemplateRef) (*os.File, lease.Lease, error) {
-	id := TemplateID(ref.Key, ref.Revision)
+	id := TemplateID(ref)
 	held, err := s.locks.Acquire(ctx, leaseLock(KindTemplate, id), lease.Shared)
 	if err != nil {
 		return nil, nil, err

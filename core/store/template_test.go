@@ -21,7 +21,7 @@ func TestBeginTemplate_BuiltOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			st, again, err := s.BeginTemplate(t.Context(), "t", "", nil)
+			st, again, err := s.BeginTemplate(t.Context(), TemplateRef{Key: "t"}, nil)
 			if err != nil {
 				t.Errorf("begin: %v", err)
 				return
@@ -41,12 +41,12 @@ func TestBeginTemplate_BuiltOnce(t *testing.T) {
 	}
 	all.Wait()
 	require.Equal(t, []int64{1, 7}, []int64{built.Load(), reused.Load()})
-	require.FileExists(t, filepath.Join(s.path(KindTemplate, TemplateID("t", "")), "f"))
+	require.FileExists(t, filepath.Join(s.path(KindTemplate, TemplateID(TemplateRef{Key: "t"})), "f"))
 }
 
 func TestBeginTemplate_DiscardLetsTheNextOneBuild(t *testing.T) {
 	s := open(t)
-	st, _, err := s.BeginTemplate(t.Context(), "t", "", nil)
+	st, _, err := s.BeginTemplate(t.Context(), TemplateRef{Key: "t"}, nil)
 	require.NoError(t, err)
 	type answer struct {
 		st     *Staging
@@ -55,10 +55,10 @@ func TestBeginTemplate_DiscardLetsTheNextOneBuild(t *testing.T) {
 	}
 	second := make(chan answer, 1)
 	go func() {
-		st, reused, err := s.BeginTemplate(t.Context(), "t", "", nil)
+		st, reused, err := s.BeginTemplate(t.Context(), TemplateRef{Key: "t"}, nil)
 		second <- answer{st, reused, err}
 	}()
-	other, reused, err := s.BeginTemplate(t.Context(), "another", "", nil)
+	other, reused, err := s.BeginTemplate(t.Context(), TemplateRef{Key: "another"}, nil)
 	require.NoError(t, err, "another key does not wait")
 	require.False(t, reused)
 	require.NoError(t, other.Discard())
@@ -74,28 +74,28 @@ func TestBeginTemplate_DiscardLetsTheNextOneBuild(t *testing.T) {
 	require.NoError(t, got.st.Publish(t.Context()))
 	require.NoError(t, got.st.Publish(t.Context()))
 	require.NoError(t, got.st.Discard())
-	require.DirExists(t, s.path(KindTemplate, TemplateID("t", "")))
+	require.DirExists(t, s.path(KindTemplate, TemplateID(TemplateRef{Key: "t"})))
 }
 
 func TestBeginTemplate_Aborted(t *testing.T) {
 	s := open(t)
-	st, _, err := s.BeginTemplate(t.Context(), "t", "", nil)
+	st, _, err := s.BeginTemplate(t.Context(), TemplateRef{Key: "t"}, nil)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	reason := errors.New("enough")
 	cancel(reason)
-	_, _, err = s.BeginTemplate(ctx, "t", "", nil)
+	_, _, err = s.BeginTemplate(ctx, TemplateRef{Key: "t"}, nil)
 	requireCode(t, s, err, errdefs.Aborted)
 	require.ErrorIs(t, err, reason)
 	requireCode(t, s, st.Publish(ctx), errdefs.Aborted)
 	require.NoError(t, st.Discard())
-	_, _, err = s.BeginTemplate(t.Context(), "", "", nil)
+	_, _, err = s.BeginTemplate(t.Context(), TemplateRef{Key: ""}, nil)
 	requireCode(t, s, err, errdefs.InvalidArgument)
 }
 
 func TestStaging_Workspace(t *testing.T) {
 	s := open(t)
-	st, _, err := s.BeginTemplate(t.Context(), "t", "", nil)
+	st, _, err := s.BeginTemplate(t.Context(), TemplateRef{Key: "t"}, nil)
 	require.NoError(t, err)
 	ws := st.Workspace()
 	require.NoError(t, ws.Check())
@@ -108,12 +108,12 @@ func TestStaging_Workspace(t *testing.T) {
 	require.NoError(t, held.Release())
 	require.NoError(t, st.Publish(t.Context()))
 	requireCode(t, s, ws.Check(), errdefs.Closed)
-	require.Empty(t, metadata(t, s, KindTemplate, TemplateID("t", "")).NetworkPolicy)
+	require.Empty(t, metadata(t, s, KindTemplate, TemplateID(TemplateRef{Key: "t"})).NetworkPolicy)
 }
 
 func TestStaging_TakenAway(t *testing.T) {
 	s := open(t)
-	st, _, err := s.BeginTemplate(t.Context(), "t", "", nil)
+	st, _, err := s.BeginTemplate(t.Context(), TemplateRef{Key: "t"}, nil)
 	require.NoError(t, err)
 	require.NoError(t, os.RemoveAll(st.Workspace().Path()))
 	requireCode(t, s, st.Publish(t.Context()), errdefs.SessionGone)
@@ -123,10 +123,10 @@ func TestStaging_TakenAway(t *testing.T) {
 
 func TestPublish_LosingARaceIsSuccess(t *testing.T) {
 	s := open(t)
-	st, _, err := s.BeginTemplate(t.Context(), "t", "", nil)
+	st, _, err := s.BeginTemplate(t.Context(), TemplateRef{Key: "t"}, nil)
 	require.NoError(t, err)
 	// One that does not know of the key.
-	theirs := s.path(KindTemplate, TemplateID("t", ""))
+	theirs := s.path(KindTemplate, TemplateID(TemplateRef{Key: "t"}))
 	require.NoError(t, os.Mkdir(theirs, 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(theirs, "theirs"), nil, 0o600))
 	require.NoError(t, st.Publish(t.Context()))

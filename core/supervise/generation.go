@@ -35,9 +35,10 @@ const (
 
 // The descriptors of bwrap, and of init until it closes all but wire.ControlFD.
 const (
-	argsFD      = wire.ControlFD + 1
-	imageFD     = wire.ControlFD + 2
-	workspaceFD = wire.ControlFD + 3
+	argsFD  = wire.ControlFD + 1
+	imageFD = wire.ControlFD + 2
+	// directoriesFD is the first of the directories', which the files' follow.
+	directoriesFD = wire.ControlFD + 3
 )
 
 // Config is what a generation is started with. All files stay the caller's and
@@ -52,6 +53,9 @@ type Config struct {
 	// Workspace is the session's directory; where bwrap takes no descriptors,
 	// Spec.Workspace.Path is mounted. Nil mounts that path, or nothing if that is empty too.
 	Workspace *os.File
+	// Home is the directory of a home beside the workspace, likewise with
+	// Spec.Home.Path. Nil means the same as of Workspace.
+	Home *os.File
 	// Image is the init program, see package image.
 	Image *os.File
 	// HelloTimeout bounds the start. Zero means 30 s, and more the more is hidden.
@@ -164,10 +168,16 @@ func Start(ctx context.Context, cfg Config) (*Generation, error) {
 // launch starts bwrap and the goroutines that attend to it.
 func launch(cfg Config) (*Generation, *capture, error) {
 	spec := cfg.Spec
-	spec.FirstFD = workspaceFD
-	if spec.Workspace.FD = 0; cfg.Workspace != nil {
-		spec.Workspace.FD, spec.FirstFD = workspaceFD, workspaceFD+1
+	spec.FirstFD = directoriesFD
+	number := func(dir *os.File) int {
+		if dir == nil {
+			return 0
+		}
+		spec.FirstFD++
+		return spec.FirstFD - 1
 	}
+	spec.Workspace.FD = number(cfg.Workspace)
+	spec.Home.FD = number(cfg.Home)
 	args, err := bwrap.Plan(spec, cfg.Bwrap.Features)
 	if errdefs.CodeOf(err) == errdefs.Unavailable {
 		return nil, nil, setupFailed(facts(cfg), err)

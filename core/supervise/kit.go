@@ -70,8 +70,10 @@ func (k *kit) contents(cfg Config, args bwrap.Arguments) error {
 		return err
 	}
 	k.files = append(k.files, list, cfg.Image)
-	if cfg.Workspace != nil {
-		k.files = append(k.files, cfg.Workspace)
+	for _, dir := range []*os.File{cfg.Workspace, cfg.Home} {
+		if dir != nil {
+			k.files = append(k.files, dir)
+		}
 	}
 	// All empty files are one: reading it does not move its end, and a
 	// sandbox may hide hundreds.

@@ -143,7 +143,7 @@ async function prewarm(
     async build(staging) {
       const session = { id: templateKey, ...createOperations(environment, staging, options) };
       if (seedFiles.length > 0) log?.(`write ${seedFiles.length} seed files`);
-      await writeTemplateFiles(session, seedFiles);
+      await writeTemplateFiles(session, options, seedFiles);
       await bootstrap?.({ use: useSession(bootstrapSession(session, { name: "bootstrap", log })) });
     },
   });

@@ -23,6 +23,7 @@ export function opening(options: Options, { appRoot, storagePath }: Project) {
     appRoot: resolve(appRoot),
     bwrapPath: options.bwrapPath,
     hidePaths: options.hidePaths,
+    home: options.home,
     path: process.env["PATH"] ?? "",
     nodePath: process.execPath,
     processes: options.processes,

@@ -46,11 +46,16 @@ export interface TemplateFile {
   readonly content: string | Uint8Array;
 }
 
+const homes = { workspace: "/workspace", separate: "/home/sandbox" } as const;
+
 /** Writes files into a template that is being built. */
-export async function writeTemplateFiles(session: SandboxOperations, files: readonly TemplateFile[]): Promise<void> {
+export async function writeTemplateFiles(
+  session: SandboxOperations,
+  { home }: Options,
+  files: readonly TemplateFile[],
+): Promise<void> {
   for (const { path: unexpanded, content } of files) {
-    // The home is the workspace.
-    const path = unexpanded.replace(/^\$HOME(?=\/|$)/, session.resolvePath(""));
+    const path = unexpanded.replace(/^\$HOME(?=\/|$)/, homes[home]);
     if (typeof content === "string") await session.writeTextFile({ path, content });
     else await session.writeBinaryFile({ path, content });
   }

@@ -26,7 +26,7 @@ function environment(options: AdapterOptions, { seeds = [], bootstrap }: Partial
     ...options,
     async prepare(session: eve.Session) {
       for (const { path, content } of seeds) {
-        const to = path.replace("$HOME/", "/workspace/");
+        const to = path.replace("$HOME/", options.home === "separate" ? "/home/sandbox/" : "/workspace/");
         if (typeof content === "string") await session.writeTextFile({ path: to, content });
         else await session.writeBinaryFile({ path: to, content });
       }

@@ -4,6 +4,7 @@ import type { TestContext } from "node:test";
 import type { Factory } from "./adapter.ts";
 import { events } from "./cases/events.ts";
 import { files } from "./cases/files.ts";
+import { home } from "./cases/home.ts";
 import { input } from "./cases/input.ts";
 import { isolation } from "./cases/isolation.ts";
 import { run } from "./cases/run.ts";
@@ -25,6 +26,7 @@ const areas: Readonly<Record<string, Cases>> = {
   templates,
   files,
   isolation,
+  home,
   events,
 };
 

@@ -153,6 +153,7 @@ export const sandbox = {
   appRoot: "/srv/app",
   bwrapPath: "bwrap",
   hidePaths: [],
+  home: "workspace",
   path: process.env["PATH"],
   nodePath: process.execPath,
   processes: "session",

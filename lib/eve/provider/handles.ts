@@ -69,7 +69,7 @@ async function prepare(
     async build(staging) {
       const session = createOperations(connect(), staging, options);
       if (files.length > 0) log?.(`writing ${files.length} workspace and skill files`);
-      await writeTemplateFiles(session, files);
+      await writeTemplateFiles(session, options, files);
       await options.prepare?.(bootstrapSession(session, { name: "prepare", log }));
     },
   });

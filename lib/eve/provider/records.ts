@@ -40,10 +40,14 @@ export function templateOf(artifact: unknown): { readonly template: string | nul
 }
 
 /** Returns what decides a template's content, of our options. Limits and the network do not. */
-export function templateIdentity({ env }: Options): { readonly [name: string]: Json } {
+export function templateIdentity({ env, home }: Options): { readonly [name: string]: Json } {
   const variables = Object.entries(env).toSorted(([a], [b]) => (a < b ? -1 : 1));
   // A variable that is taken away is another thing than one that was never there.
-  return { version: 1, env: variables.map(([name, value]) => [name, value ?? null]) };
+  return {
+    version: 1,
+    env: variables.map(([name, value]) => [name, value ?? null]),
+    ...(home === "separate" && { home }),
+  };
 }
 
 /** What names a template where eve does not. */
