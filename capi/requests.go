@@ -148,12 +148,18 @@ type runRequest struct {
 	spec.Limits
 }
 
-// ran stands beside the error, too, when a limit ended the command.
+// ran stands beside the error, too, when a limit or an abort ended the command.
 type ran struct {
-	ExitCode    int   `json:"exitCode"`
-	StdoutBytes int   `json:"stdoutBytes"`
-	StderrBytes int   `json:"stderrBytes"`
-	DurationMs  int64 `json:"durationMs"`
+	ExitCode int `json:"exitCode"`
+	// StdoutLength is how much of the reply's data is stdout; the rest is stderr.
+	StdoutLength int `json:"stdoutLength"`
+	// StdoutBytes and StderrBytes are how much arrived; less was captured of a
+	// stream that is truncated.
+	StdoutBytes     int64 `json:"stdoutBytes"`
+	StderrBytes     int64 `json:"stderrBytes"`
+	StdoutTruncated bool  `json:"stdoutTruncated"`
+	StderrTruncated bool  `json:"stderrTruncated"`
+	DurationMs      int64 `json:"durationMs"`
 }
 
 func run(ctx context.Context, e *environment, req runRequest, _ []byte) (any, []byte, error) {
@@ -162,8 +168,19 @@ func run(ctx context.Context, e *environment, req runRequest, _ []byte) (any, []
 		return nil, nil, err
 	}
 	result, err := h.Run(ctx, req.Command, req.Limits)
-	reply := ran{result.ExitCode, len(result.Stdout), len(result.Stderr), result.Duration.Milliseconds()}
-	return reply, append(result.Stdout, result.Stderr...), err
+	switch errdefs.CodeOf(err) {
+	case "", errdefs.Timeout, errdefs.Aborted: // in the queue, perhaps
+	default:
+		if !result.Started {
+			return nil, nil, err
+		}
+	}
+	return ran{
+		ExitCode: result.ExitCode, StdoutLength: len(result.Stdout),
+		StdoutBytes: result.StdoutTotal, StderrBytes: result.StderrTotal,
+		StdoutTruncated: result.StdoutTruncated, StderrTruncated: result.StderrTruncated,
+		DurationMs: result.Duration.Milliseconds(),
+	}, append(result.Stdout, result.Stderr...), err
 }
 
 type spawnRequest struct {

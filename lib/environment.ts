@@ -1,4 +1,4 @@
-import { decodeError, SandboxError } from "./errors.ts";
+import { decodeError, rememberAborted, SandboxError } from "./errors.ts";
 import { type BwrapSandboxEvent, type BwrapSandboxEventSink, deliver } from "./events.ts";
 import type { ReplyOf, RequestName, RequestOf, RunFacts, WireError } from "./requests.ts";
 
@@ -107,6 +107,9 @@ export function openEnvironment(native: Native): Environment {
       pending.set(number, (message, bytes) => {
         signal?.removeEventListener("abort", cancel);
         if (cancelled) {
+          if (message.error && message.stdoutLength !== undefined) {
+            rememberAborted(signal?.reason, decodeError(message.error, message, bytes));
+          }
           const undone = message.ok && undo ? undo(message.ok as ReplyOf<Name>) : Promise.resolve();
           const abort = () => reject(signal?.reason);
           undone.then(abort, abort);

@@ -51,10 +51,22 @@ export interface SandboxErrorInfo {
   readonly remedy?: string;
   /** Evidence of a set-up failure, such as what bwrap wrote. Never a command's output. */
   readonly detail?: string;
-  /** What a command had written to stdout when it was ended. */
+  /**
+   * What a command had written to stdout when it was ended. Of a stream that is
+   * `stdoutTruncated` the beginning and the end, with a line between them:
+   * `[... N bytes left out ...]`.
+   */
   readonly stdout?: string;
-  /** What a command had written to stderr when it was ended. */
+  /** The same of stderr. */
   readonly stderr?: string;
+  /** Whether some of stdout was left out, for being over `maxOutputBytes`. */
+  readonly stdoutTruncated?: boolean;
+  /** The same of stderr. */
+  readonly stderrTruncated?: boolean;
+  /** How many bytes of stdout arrived, those that were left out included. */
+  readonly stdoutBytes?: number;
+  /** The same of stderr. */
+  readonly stderrBytes?: number;
   /** How long a command had run when it was ended. */
   readonly durationMs?: number;
   /** The error behind this one. */
@@ -76,6 +88,10 @@ export class SandboxError extends Error implements SandboxErrorInfo {
   declare readonly detail?: string;
   declare readonly stdout?: string;
   declare readonly stderr?: string;
+  declare readonly stdoutTruncated?: boolean;
+  declare readonly stderrTruncated?: boolean;
+  declare readonly stdoutBytes?: number;
+  declare readonly stderrBytes?: number;
   declare readonly durationMs?: number;
 
   /** Makes an error; everything in `info` becomes a member. */
@@ -112,18 +128,58 @@ export function decodeError(
   if (path) info.path = path;
   if (remedy) info.remedy = remedy;
   if (detail) info.detail = detail;
-  if (facts.stdoutBytes !== undefined) Object.assign(info, decodeOutput(output, facts.stdoutBytes));
-  if (facts.durationMs !== undefined) info.durationMs = facts.durationMs;
+  if (facts.stdoutLength !== undefined) {
+    const { stdoutLength, stdoutBytes, stderrBytes, stdoutTruncated, stderrTruncated, durationMs } = facts as RunFacts;
+    const told = { stdoutBytes, stderrBytes, stdoutTruncated, stderrTruncated, durationMs };
+    Object.assign(info, decodeOutput(output, stdoutLength), told);
+  }
   return new SandboxError(code as SandboxErrorCode, message, info);
 }
 
-/** Splits what `run` captured, stdout then stderr, into texts; bytes that are not UTF-8 become U+FFFD. */
-export function decodeOutput(output: Uint8Array, stdoutBytes: number): { stdout: string; stderr: string } {
-  const decoder = new TextDecoder();
+/**
+ * Splits what `run` captured, stdout then stderr, into texts. Bytes that are not
+ * UTF-8 become U+FFFD; a byte order mark is a character of the text like any other.
+ */
+export function decodeOutput(output: Uint8Array, stdoutLength: number): { stdout: string; stderr: string } {
+  const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
   return {
-    stdout: decoder.decode(output.subarray(0, stdoutBytes)),
-    stderr: decoder.decode(output.subarray(stdoutBytes)),
+    stdout: decoder.decode(output.subarray(0, stdoutLength)),
+    stderr: decoder.decode(output.subarray(stdoutLength)),
   };
+}
+
+/** What was captured of aborted commands, by the reason that their call rejected with. */
+type Aborted = WeakMap<object, SandboxError>;
+
+// A bundler may have made several copies of this package, of which one rejects and
+// another is asked.
+const shared = Symbol.for("@evelandhq/sandbox-bwrap aborted");
+
+function abortedCommands(): Aborted {
+  return ((globalThis as { [shared]?: Aborted })[shared] ??= new WeakMap());
+}
+
+/** Keeps what was captured of a command for whoever catches the reason of its abort. */
+export function rememberAborted(reason: unknown, error: Error): void {
+  if (isObject(reason) && error instanceof SandboxError) abortedCommands().set(reason, error);
+}
+
+/**
+ * Returns what is known of the command behind an error that `run()` rejected with:
+ * what it had written, how much, and how long it ran. A signal's own reason, which
+ * cannot say so itself, is looked up; a `SandboxError` is returned as it is.
+ *
+ * Ask where the error is caught: when one signal aborts several commands, a reason
+ * stands for the one that rejected last. `undefined` for a reason that is no object,
+ * and for one that ended no command.
+ */
+export function capturedOutput(error: unknown): SandboxErrorInfo | undefined {
+  if (!isObject(error)) return undefined;
+  return abortedCommands().get(error) ?? (error instanceof SandboxError ? error : undefined);
+}
+
+function isObject(value: unknown): value is object {
+  return (typeof value === "object" && value !== null) || typeof value === "function";
 }
 
 function fileError(code: string, message: string, syscall?: string, path?: string): Error {

@@ -38,7 +38,7 @@ export function explainBwrapAvailability(bwrapPath?: string): BwrapAvailability 
 }
 
 export type { BwrapAvailability, BwrapFinding } from "./availability.ts";
-export { SandboxError, type SandboxErrorCode, type SandboxErrorInfo } from "./errors.ts";
+export { capturedOutput, SandboxError, type SandboxErrorCode, type SandboxErrorInfo } from "./errors.ts";
 export {
   BWRAP_BACKEND_NAME,
   type BwrapCreateInput,

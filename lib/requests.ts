@@ -37,8 +37,12 @@ export interface TerminalSize {
 /** What is known of a command that `run` started, however it ended. */
 export interface RunFacts {
   readonly exitCode: number;
+  /** How many of the reply's bytes are stdout; the rest is stderr. */
+  readonly stdoutLength: number;
   readonly stdoutBytes: number;
   readonly stderrBytes: number;
+  readonly stdoutTruncated: boolean;
+  readonly stderrTruncated: boolean;
   readonly durationMs: number;
 }
 

@@ -44,7 +44,10 @@ export interface SandboxSpawnOptions extends SandboxCommandOptions {
   readonly pty?: boolean | TerminalSize | undefined;
 }
 
-/** How a command of `run()` ended. Bytes that are not UTF-8 appear as U+FFFD. */
+/**
+ * How a command of `run()` ended. Its output is the exact text, a byte order mark
+ * included; bytes that are not UTF-8 appear as U+FFFD.
+ */
 export interface SandboxCommandResult {
   /** The exit status; death by signal n is 128+n. */
   exitCode: number;
@@ -102,7 +105,8 @@ export interface SandboxOperations {
    * Runs a command and answers when its main process exits; what it left in
    * the background goes on. A signal or a limit ends it with everything it started.
    *
-   * Errors: `ERR_TIMEOUT` and `ERR_OUTPUT_LIMIT`, with what was captured.
+   * Errors: `ERR_TIMEOUT` and `ERR_OUTPUT_LIMIT`, with what was captured. Of an aborted
+   * command `capturedOutput()` tells it, as the call rejects with the signal's reason.
    */
   run(options: SandboxCommandOptions): Promise<SandboxCommandResult>;
   /** Starts a command. A signal ends it with everything it started, until its main process has exited. */
@@ -158,7 +162,7 @@ export function createOperations(environment: Environment, session: OpenSession,
   async function run(call: SandboxCommandOptions): Promise<SandboxCommandResult> {
     const request = { ...command(call), ...limits };
     const { ok, data } = await environment.call("run", request, { signal: call.abortSignal });
-    return { exitCode: ok.exitCode, ...decodeOutput(data, ok.stdoutBytes) };
+    return { exitCode: ok.exitCode, ...decodeOutput(data, ok.stdoutLength) };
   }
 
   async function spawn(call: SandboxSpawnOptions): Promise<SandboxProcess | WritableSandboxProcess> {

@@ -2,9 +2,12 @@ package supervise
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
 )
@@ -19,14 +22,20 @@ type Limits struct {
 
 // Result is what came of a command.
 type Result struct {
+	// Started is set unless nothing ran: then there is a Duration at most.
+	Started bool
 	// ExitCode is 128+n after death by signal n.
 	ExitCode int
 	// Ending says what ended the main process, Usage what it took.
 	Ending Ending
 	Usage  Usage
-	// Stdout and Stderr are what was captured: everything, or over the output
-	// limit the beginning and the end of each.
+	// Stdout and Stderr are what was captured: everything, or of a stream that was
+	// cut the beginning and the end, with a line between them that says how much is
+	// missing. No character is cut in two, as far as the stream is UTF-8.
 	Stdout, Stderr []byte
+	// StdoutTruncated and StderrTruncated are set when the stream was cut, for
+	// being over the output limit.
+	StdoutTruncated, StderrTruncated bool
 	// StdoutTotal and StderrTotal are how many bytes arrived.
 	StdoutTotal, StderrTotal int64
 	// Duration is from the call to the answer.
@@ -89,7 +98,9 @@ func (p *Process) Collect(ctx context.Context, limit int64) (Result, error) {
 		err = c.err
 	}
 	return Result{
-		ExitCode: exit.Code, Ending: exit.Ending, Usage: exit.Usage, Stdout: c.parts[1].bytes(), Stderr: c.parts[2].bytes(),
+		Started: true, ExitCode: exit.Code, Ending: exit.Ending, Usage: exit.Usage,
+		Stdout: c.parts[1].bytes(), Stderr: c.parts[2].bytes(),
+		StdoutTruncated: c.parts[1].cut, StderrTruncated: c.parts[2].cut,
 		StdoutTotal: c.parts[1].total, StderrTotal: c.parts[2].total, Duration: time.Since(began),
 	}, err
 }
@@ -218,12 +229,42 @@ func (p *part) roll(data []byte) {
 	p.start = (p.start + len(data)) % size
 }
 
+// bytes returns what was kept. At the cut stands a line of its own, so that the
+// bytes on its two sides cannot be taken for one character, number or line.
 func (p *part) bytes() []byte {
 	if !p.cut {
 		return p.head
 	}
-	out := make([]byte, 0, len(p.head)+len(p.tail))
-	out = append(out, p.head...)
-	out = append(out, p.tail[p.start:]...)
-	return append(out, p.tail[:p.start]...)
+	head := p.head[:len(p.head)-brokenEnd(p.head)]
+	tail := slices.Concat(p.tail[p.start:], p.tail[:p.start])
+	tail = tail[brokenStart(tail):]
+	newline := ""
+	if len(head) > 0 && head[len(head)-1] != '\n' {
+		newline = "\n"
+	}
+	line := fmt.Sprintf("%s[... %d bytes left out ...]\n", newline, p.total-int64(len(head)+len(tail)))
+	return slices.Concat(head, []byte(line), tail)
+}
+
+// brokenEnd returns how many bytes at the end of data begin a character whose
+// rest is missing.
+func brokenEnd(data []byte) int {
+	for n := 1; n < utf8.UTFMax && n <= len(data); n++ {
+		if last := data[len(data)-n:]; utf8.RuneStart(last[0]) {
+			if utf8.FullRune(last) {
+				return 0
+			}
+			return n
+		}
+	}
+	return 0
+}
+
+// brokenStart returns how many bytes at the start of data end a character whose
+// beginning is missing.
+func brokenStart(data []byte) (n int) {
+	for n < len(data) && n < utf8.UTFMax-1 && !utf8.RuneStart(data[n]) {
+		n++
+	}
+	return n
 }

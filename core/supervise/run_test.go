@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -43,7 +44,7 @@ func TestRun_EndsTheTreeAndKeepsWhatWasCaptured(t *testing.T) {
 		"own cause": {cancel: func(ctx context.Context) (context.Context, context.CancelFunc) {
 			return context.WithTimeoutCause(ctx, 150*time.Millisecond, mine)
 		}, code: errdefs.SessionGone, stdout: "partial\n"},
-		"output limit": {limits: Limits{OutputBytes: 4}, code: errdefs.OutputLimit, stdout: "pal\n"},
+		"output limit": {limits: Limits{OutputBytes: 4}, code: errdefs.OutputLimit, stdout: "pa\n[... 4 bytes left out ...]\nl\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			marker := fmt.Sprintf("run-%d-%s", os.Getpid(), strings.ReplaceAll(name, " ", "-"))
@@ -67,9 +68,13 @@ func TestRun_EndsTheTreeAndKeepsWhatWasCaptured(t *testing.T) {
 func TestRun_LimitHoldsForWhatIsLeftAtTheExit(t *testing.T) {
 	g, _ := sandbox(t)
 	for range 20 {
-		r, err := Run(t.Context(), g, bash("head -c 5000 /dev/zero"), Limits{OutputBytes: 1000})
+		r, err := Run(t.Context(), g, bash("head -c 4096 /dev/zero"), Limits{OutputBytes: 1000})
 		require.Equal(t, errdefs.OutputLimit, errdefs.CodeOf(err))
-		require.Len(t, r.Stdout, 1000)
+		require.True(t, r.StdoutTruncated)
+		require.False(t, r.StderrTruncated)
+		require.Equal(t, int64(4096), r.StdoutTotal)
+		zeros := string(make([]byte, 500))
+		require.Equal(t, zeros+"\n[... 3096 bytes left out ...]\n"+zeros, string(r.Stdout))
 	}
 	r, err := Run(t.Context(), g, bash("head -c 500 /dev/zero; head -c 500 /dev/zero >&2"), Limits{OutputBytes: 1000})
 	require.NoError(t, err, "exactly the limit is within it")
@@ -82,7 +87,7 @@ func TestRun_MemoryIsBoundedByTheLimit(t *testing.T) {
 	r, err := Run(t.Context(), g, bash("yes & yes >&2"), Limits{OutputBytes: 1 << 20})
 	require.Equal(t, errdefs.OutputLimit, errdefs.CodeOf(err))
 	require.LessOrEqual(t, cap(r.Stdout)+cap(r.Stderr), 2<<20)
-	require.LessOrEqual(t, len(r.Stdout)+len(r.Stderr), 1<<20)
+	require.LessOrEqual(t, len(r.Stdout)+len(r.Stderr), 1<<20+100)
 }
 
 func TestRun_ALateCancelChangesNothing(t *testing.T) {
@@ -119,14 +124,21 @@ func TestCollector_KeepsHeadAndTail(t *testing.T) {
 	}{
 		"no limit":             {0, []string{"1abc", "2def"}, "abc", "def", false},
 		"within":               {6, []string{"1abc", "2def"}, "abc", "def", false},
-		"one chunk":            {4, []string{"1abcdefgh"}, "abgh", "", true},
-		"small chunks":         {4, []string{"1ab", "1cd", "1ef", "1g"}, "abfg", "", true},
-		"byte by byte":         {4, []string{"1a", "1b", "1c", "1d", "1e", "1f", "1g"}, "abfg", "", true},
-		"odd":                  {5, []string{"1abcdefgh"}, "abcgh", "", true},
-		"limit of one":         {1, []string{"1abc"}, "a", "", true},
-		"the other goes over":  {4, []string{"1ab", "2cd", "2ef"}, "ab", "cf", true},
-		"both":                 {4, []string{"1ab", "2cd", "2ef", "1xy"}, "ay", "cf", true},
-		"nothing left for one": {2, []string{"1ab", "2cd"}, "ab", "", true},
+		"one chunk":            {4, []string{"1abcdefgh"}, "ab#4#gh", "", true},
+		"small chunks":         {4, []string{"1ab", "1cd", "1ef", "1g"}, "ab#3#fg", "", true},
+		"byte by byte":         {4, []string{"1a", "1b", "1c", "1d", "1e", "1f", "1g"}, "ab#3#fg", "", true},
+		"odd":                  {5, []string{"1abcdefgh"}, "abc#3#gh", "", true},
+		"limit of one":         {1, []string{"1abc"}, "a#2#", "", true},
+		"the other goes over":  {4, []string{"1ab", "2cd", "2ef"}, "ab", "c#2#f", true},
+		"both":                 {4, []string{"1ab", "2cd", "2ef", "1xy"}, "a#2#y", "c#2#f", true},
+		"nothing left for one": {2, []string{"1ab", "2cd"}, "ab", "#2#", true},
+		// € is e2 82 ac: no half of one meets half of another.
+		"a character in two":     {8, []string{"1€€€€"}, "€#6#€", "", true},
+		"cut in its first byte":  {8, []string{"1abc€€xyz"}, "abc#6#xyz", "", true},
+		"whole ones at the cut":  {6, []string{"1€€€"}, "€#3#€", "", true},
+		"four bytes":             {6, []string{"1a\U0001f600b\U0001f600"}, "a#9#", "", true},
+		"no UTF-8 at all":        {4, []string{"1\xff\xff\xff\xff\xff\xff"}, "\xff\xff#2#\xff\xff", "", true},
+		"continuation bytes all": {8, []string{"1\x80\x80\x80\x80\x80\x80\x80\x80\x80"}, "\x80\x80\x80\x80#4#\x80", "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kills := 0
@@ -136,8 +148,8 @@ func TestCollector_KeepsHeadAndTail(t *testing.T) {
 				c.add(int(chunk[0]-'0'), []byte(chunk[1:]))
 				total += int64(len(chunk) - 1)
 			}
-			require.Equal(t, tc.stdout, string(c.parts[1].bytes()))
-			require.Equal(t, tc.stderr, string(c.parts[2].bytes()))
+			require.Equal(t, tc.stdout, short(c.parts[1].bytes()))
+			require.Equal(t, tc.stderr, short(c.parts[2].bytes()))
 			require.Equal(t, total, c.parts[1].total+c.parts[2].total)
 			c.ending.Wait()
 			if tc.over {
@@ -150,6 +162,11 @@ func TestCollector_KeepsHeadAndTail(t *testing.T) {
 		})
 	}
 }
+
+var leftOut = regexp.MustCompile(`\n?\[\.\.\. (\d+) bytes left out \.\.\.\]\n`)
+
+// short writes the line at a cut as #bytes#.
+func short(captured []byte) string { return leftOut.ReplaceAllString(string(captured), "#$1#") }
 
 func TestAppendWithin(t *testing.T) {
 	var got []byte

@@ -72,6 +72,10 @@ const factory: Factory = {
   except: {
     "a timeout ends the whole tree and hands over what was captured": "eve's run() is a spawn(), which has no limit",
     "the output limit ends the whole tree and keeps head and tail": "eve's run() is a spawn(), which has no limit",
+    "the output limit cuts no character in two": "eve's run() is a spawn(), which has no limit",
+    "aborted meanwhile: what was captured is found by the reason":
+      "eve's run() is a spawn(), whose output eve has read",
+    "a byte order mark is part of the output": "eve's run() decodes the streams itself",
     "reasons come from what happened, not from what a message says": "eve's run() is a spawn(), which has no limit",
     "the end of a run tells how much it has written":
       "eve's run() is a spawn(), whose end may be told before its output is read",

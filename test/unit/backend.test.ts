@@ -5,7 +5,7 @@ import { createBackend } from "../../lib/eve/backend.ts";
 import type { BwrapSandboxEvent } from "../../lib/events.ts";
 import type { BwrapSandboxCreateOptions } from "../../lib/options.ts";
 import type { SandboxSession } from "../../lib/session.ts";
-import { done, type Fake, fakeNative, sandbox } from "./fake.ts";
+import { done, type Fake, fakeNative, ran, sandbox } from "./fake.ts";
 
 const runtimeContext = { appRoot: "/srv/app" };
 const createInput = { templateKey: "tpl", sessionKey: "ses", runtimeContext };
@@ -125,7 +125,7 @@ test("handle: use() applies the policy before it resolves, and then gives the se
 test("handle: after stop() the same session goes on", async () => {
   const fake = fakeNative({
     ...lifecycle,
-    run: (received) => received.ok({ exitCode: 0, stdoutBytes: 0, stderrBytes: 0, durationMs: 1 }),
+    run: (received) => received.ok(ran),
   });
   const { session, stop } = await backendOf(fake).create(createInput);
   await stop();
@@ -204,7 +204,7 @@ test("prewarm: a template that exists is not built again", async () => {
 test("prewarm: writes the seeds, home included, then bootstraps, then publishes", async () => {
   const fake = fakeNative({
     ...lifecycle,
-    run: (received) => received.ok({ exitCode: 0, stdoutBytes: 0, stderrBytes: 0, durationMs: 1 }),
+    run: (received) => received.ok(ran),
   });
   const log: string[] = [];
   const result = await backendOf(fake, { networkPolicy: "deny-all" }).prewarm({
@@ -296,7 +296,7 @@ for (const [exitCode, fails] of [
     const fake = fakeNative({
       ...lifecycle,
       run: (received) =>
-        received.ok({ exitCode, stdoutBytes: 3, stderrBytes: 4, durationMs: 1 }, Buffer.from("outoops")),
+        received.ok({ ...ran, exitCode, stdoutLength: 3, stdoutBytes: 3, stderrBytes: 4 }, Buffer.from("outoops")),
     });
     const prewarming = backendOf(fake).prewarm({
       ...prewarmInput,

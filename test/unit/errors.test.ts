@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { inspect } from "node:util";
 
 import { decodeError, SandboxError } from "../../lib/errors.ts";
-import { bytes } from "./fake.ts";
+import { bytes, ran } from "./fake.ts";
 
 test("errors: a code of ours is a SandboxError with what the core said", () => {
   const error = decodeError({
@@ -38,11 +38,14 @@ test("errors: what a command had written is told, with its time", () => {
   const output = Buffer.concat([bytes("par"), Uint8Array.of(0xff), bytes("err")]);
   const error = decodeError(
     { code: "ERR_TIMEOUT", message: "run: timed out" },
-    { stdoutBytes: 4, stderrBytes: 3, durationMs: 700 },
+    { ...ran, stdoutLength: 4, stdoutBytes: 400, stdoutTruncated: true, stderrBytes: 3, durationMs: 700 },
     output,
   );
   assert.ok(error instanceof SandboxError);
   assert.deepEqual([error.stdout, error.stderr, error.durationMs], ["par\ufffd", "err", 700]);
+  assert.deepEqual([error.stdoutBytes, error.stdoutTruncated], [400, true]);
+  assert.deepEqual([error.stderrBytes, error.stderrTruncated], [3, false]);
+  assert.equal("exitCode" in error || "stdoutLength" in error, false);
 });
 
 test("errors: only a limit that passes is retryable", () => {

@@ -11,6 +11,17 @@ export interface Received<Name extends RequestName = RequestName> {
   fail(error: Partial<WireError> & { readonly code: string }, facts?: Partial<RunFacts>, data?: Uint8Array): void;
 }
 
+/** A command that ended well and wrote nothing. */
+export const ran: RunFacts = {
+  exitCode: 0,
+  stdoutLength: 0,
+  stdoutBytes: 0,
+  stderrBytes: 0,
+  stdoutTruncated: false,
+  stderrTruncated: false,
+  durationMs: 1,
+};
+
 type Handlers = { readonly [Name in RequestName]?: (received: Received<Name>) => void };
 
 /** A core that records what it is asked, and answers as the test says. */

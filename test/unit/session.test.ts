@@ -1,16 +1,14 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { SandboxError } from "../../lib/errors.ts";
+import { capturedOutput, SandboxError } from "../../lib/errors.ts";
 import { type BwrapSandboxCreateOptions, parseOptions } from "../../lib/options.ts";
 import { createOperations, type SandboxOperations } from "../../lib/session.ts";
-import { bytes, countedSignal, done, type Fake, fakeNative, readAll } from "./fake.ts";
+import { bytes, countedSignal, done, type Fake, fakeNative, ran, readAll } from "./fake.ts";
 
 function sessionOf(fake: Fake, options?: BwrapSandboxCreateOptions): SandboxOperations {
   return createOperations(fake.environment, fake.environment.adopt(7, undefined), parseOptions(options));
 }
-
-const ran = { exitCode: 0, stdoutBytes: 0, stderrBytes: 0, durationMs: 1 };
 
 delete process.env["TZ"];
 
@@ -108,7 +106,7 @@ test("commands: bring the time zone that this process has at that moment", async
 test("run: output is split, and what is not UTF-8 is replaced", async () => {
   const output = Buffer.concat([bytes("€"), Uint8Array.of(0xff), bytes("oops")]);
   const fake = fakeNative({
-    run: (received) => received.ok({ exitCode: 3, stdoutBytes: 4, stderrBytes: 4, durationMs: 1 }, output),
+    run: (received) => received.ok({ ...ran, exitCode: 3, stdoutLength: 4, stdoutBytes: 4, stderrBytes: 4 }, output),
   });
   assert.deepEqual(await sessionOf(fake).run({ command: "x" }), { exitCode: 3, stdout: "€\ufffd", stderr: "oops" });
 });
@@ -116,13 +114,58 @@ test("run: output is split, and what is not UTF-8 is replaced", async () => {
 test("run: a limit rejects with what was captured", async () => {
   const fake = fakeNative({
     run: (received) =>
-      received.fail({ code: "ERR_TIMEOUT" }, { stdoutBytes: 7, stderrBytes: 0, durationMs: 700 }, bytes("partial")),
+      received.fail(
+        { code: "ERR_TIMEOUT" },
+        { ...ran, stdoutLength: 7, stdoutBytes: 7, durationMs: 700 },
+        bytes("partial"),
+      ),
   });
   await assert.rejects(sessionOf(fake).run({ command: "x" }), (error: unknown) => {
     assert.ok(error instanceof SandboxError);
     assert.deepEqual([error.code, error.stdout, error.stderr, error.durationMs], ["ERR_TIMEOUT", "partial", "", 700]);
+    assert.equal("error" in error || "stdoutLength" in error, false);
     return true;
   });
+});
+
+test("run: what an aborted command had written is found by the signal's reason", async () => {
+  for (const reason of [new Error("enough"), { any: "value" }, () => {}, "a text", undefined, null]) {
+    const controller = new AbortController();
+    const fake = fakeNative({
+      run: () => setImmediate(() => controller.abort(reason)),
+      cancel: (received) => {
+        received.ok({});
+        const { target } = received.request;
+        const run = fake.received.find(({ call }) => call === target)!;
+        const facts = {
+          ...ran,
+          stdoutLength: 3,
+          stdoutBytes: 900,
+          stdoutTruncated: true,
+          stderrBytes: 2,
+          durationMs: 70,
+        };
+        run.fail({ code: "ERR_ABORTED" }, facts, bytes("out!!"));
+      },
+    });
+    const running = sessionOf(fake).run({ command: "x", abortSignal: controller.signal });
+    const error = await running.then(
+      () => assert.fail("it did not reject"),
+      (error: unknown) => error,
+    );
+    assert.equal(error, controller.signal.reason);
+    const captured = capturedOutput(error);
+    if (typeof error === "string" || error === null) {
+      assert.equal(captured, undefined);
+      continue;
+    }
+    const { code, stdout, stderr, stdoutBytes, stderrBytes, stdoutTruncated, stderrTruncated, durationMs } =
+      captured as SandboxError;
+    assert.deepEqual([code, stdout, stderr, durationMs], ["ERR_ABORTED", "out", "!!", 70]);
+    assert.deepEqual([stdoutBytes, stderrBytes, stdoutTruncated, stderrTruncated], [900, 2, true, false]);
+    assert.equal(capturedOutput(captured), captured);
+  }
+  assert.equal(capturedOutput(new Error("another")), undefined);
 });
 
 const badCommands: Readonly<Record<string, { call: object; op: string }>> = {

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { getEventListeners } from "node:events";
 
-import { SandboxError } from "../../../lib/index.ts";
+import { capturedOutput, SandboxError } from "../../../lib/index.ts";
 import { descriptors, nap, until, within } from "../host.ts";
-import { code, output, same } from "../place.ts";
+import { bytesOf, code, output, same } from "../place.ts";
 import type { Cases } from "../suite.ts";
 
 const script = (lines: readonly string[]) => lines.join("\n");
@@ -44,6 +44,20 @@ export const run: Cases = {
     assert.equal((await run({ command: String.raw`printf '\xe2'; sleep 0.2; printf '\x82\xac'` })).stdout, "€");
   },
 
+  "a byte order mark is part of the output": async ({ session }) => {
+    const { run, spawn, writeTextFile } = await session();
+    await writeTextFile({ path: "marked", content: "\ufefftext" });
+    assert.deepEqual(await run({ command: "cat marked; cat marked >&2" }), {
+      exitCode: 0,
+      stdout: "\ufefftext",
+      stderr: "\ufefftext",
+    });
+    assert.deepEqual(
+      [...(await bytesOf((await spawn({ command: "cat marked" })).stdout)).subarray(0, 4)],
+      [0xef, 0xbb, 0xbf, 0x74],
+    );
+  },
+
   "16 MB on two streams at once arrive whole": async ({ session }) => {
     const { run } = await session();
     const { exitCode, stdout, stderr } = await run({
@@ -81,6 +95,7 @@ export const run: Cases = {
       for (const start of [run, spawn]) {
         await assert.rejects(start({ command: "touch /workspace/ran", workingDirectory }), (error: unknown) => {
           code(expected)(error);
+          assert.equal("stdout" in (error as object), false, "nothing ran");
           assert.match(String(error), /nope|file/);
           return true;
         });
@@ -203,6 +218,8 @@ export const run: Cases = {
       assert.ok(error instanceof SandboxError);
       assert.equal(error.stdout, "partial\n");
       assert.equal(error.stderr, "problem\n");
+      assert.deepEqual([error.stdoutBytes, error.stderrBytes], [8, 8]);
+      assert.deepEqual([error.stdoutTruncated, error.stderrTruncated], [false, false]);
       assert.ok(error.durationMs! >= 700, `${error.durationMs}`);
       assert.equal(error.retryable, false);
       return true;
@@ -221,6 +238,10 @@ export const run: Cases = {
       assert.match(stdout, /^1\n2\n3\n/);
       assert.equal(stderr, "");
       assert.ok(stdout.length >= 5000 && stdout.length <= 10_200, `${stdout.length} bytes`);
+      const [head = "", missing, tail = ""] = stdout.split(/\n?\[\.\.\. (\d+) bytes left out \.\.\.\]\n/);
+      assert.equal(head.length + tail.length + Number(missing), error.stdoutBytes);
+      assert.deepEqual([error.stdoutTruncated, error.stderrTruncated, error.stderrBytes], [true, false, 0]);
+      assert.equal(capturedOutput(error), error);
       return true;
     });
     assert.equal(left.alive(), 0);
@@ -230,6 +251,40 @@ export const run: Cases = {
       run({ command: "head -c 9000 /dev/zero; head -c 1001 /dev/zero >&2" }),
       code("ERR_OUTPUT_LIMIT"),
     );
+  },
+
+  "the output limit cuts no character in two": async ({ session }) => {
+    for (const maxOutputBytes of [1000, 1001, 1002, 1003]) {
+      const { run } = await session({ maxOutputBytes });
+      const command = `printf '%4000s' | sed 's/ /€/g'; printf '%4000s' | sed 's/ /😀/g' >&2; sleep 0.2`;
+      await assert.rejects(run({ command }), (error: unknown) => {
+        code("ERR_OUTPUT_LIMIT")(error);
+        const { stdout, stderr } = error as SandboxError;
+        const cut = String.raw`\n?\[\.\.\. \d+ bytes left out \.\.\.\]\n`;
+        assert.match(stdout!, new RegExp(`^€*${cut}€*\ufffd?$`, "u"));
+        assert.match(stderr!, new RegExp(`^(?:😀*${cut}😀*\ufffd?)?$`, "u"));
+        return true;
+      });
+    }
+  },
+
+  "aborted meanwhile: what was captured is found by the reason": async ({ session }) => {
+    const { run } = await session({ maxOutputBytes: 100_000 });
+    const controller = new AbortController();
+    const left = nap();
+    const running = run({ command: `echo out; echo err >&2; ${left.command}`, abortSignal: controller.signal });
+    await left.reached(1);
+    controller.abort();
+    const reason: unknown = await running.then(
+      () => assert.fail("it did not reject"),
+      (error: unknown) => error,
+    );
+    assert.equal(reason, controller.signal.reason);
+    const captured = capturedOutput(reason);
+    assert.deepEqual([captured?.stdout, captured?.stderr], ["out\n", "err\n"]);
+    assert.deepEqual([captured?.stdoutBytes, captured?.stderrBytes], [4, 4]);
+    assert.deepEqual([captured?.stdoutTruncated, captured?.stderrTruncated], [false, false]);
+    assert.ok(captured!.durationMs! >= 0);
   },
 
   "aborted beforehand: it rejects with the reason and nothing starts": async ({ open, watch }) => {
