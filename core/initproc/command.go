@@ -78,18 +78,14 @@ func (s *server) start(id uint64, spawn *wire.Spawn, p *pipes) (wire.Stage, erro
 		mark.release()
 		return wire.StageSetup, err
 	}
-	// Tried first, with the command's rights: the error of the fork would not
-	// tell the directory from the program. "/." asks for the right to enter it.
-	dir, err := unix.Open(spawn.Dir+"/.", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
+	if err := s.enterDirectory(spawn.Dir); err != nil {
 		mark.release()
 		return wire.StageChdir, fmt.Errorf("working directory: %w", err)
 	}
-	_ = unix.Close(dir)
 
 	s.forking.Lock()
 	defer s.forking.Unlock()
-	pid, err := s.fork(child{argv: spawn.Argv, env: spawn.Env, dir: spawn.Dir, files: p.inside, terminal: spawn.Columns > 0})
+	pid, err := s.fork(child{argv: spawn.Argv, env: spawn.Env, files: p.inside, terminal: spawn.Columns > 0})
 	if err != nil {
 		mark.release()
 		return wire.StageExec, err
@@ -103,6 +99,16 @@ func (s *server) start(id uint64, spawn *wire.Spawn, p *pipes) (wire.Stage, erro
 	s.mu.Unlock()
 	s.conn.Send(wire.Message{Kind: wire.KindStarted, ID: id, Pid: pid}, p.outside...)
 	return "", nil
+}
+
+// enterDirectory makes dir, found with the command's rights, the working directory of
+// this thread alone, for its child to begin in. The child itself does not look for it:
+// how long that takes is up to the sandbox, and until its exec the child can be stopped.
+func (s *server) enterDirectory(dir string) error {
+	if err := s.pass.call(unix.SYS_UNSHARE, unix.CLONE_FS); err != nil {
+		return err
+	}
+	return unix.Chdir(dir)
 }
 
 // limit gives a fresh child the commands' limit of open files: nothing in Go sets

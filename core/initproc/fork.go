@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -23,7 +24,7 @@ type child struct {
 	argv, env []string
 	// path is the program. Empty means argv[0].
 	path string
-	// dir is its working directory. Empty means the root.
+	// dir is its working directory. Empty means that of the forking thread.
 	dir string
 	// files become its descriptors from 0 on; it gets no others.
 	files []int
@@ -36,9 +37,6 @@ type child struct {
 func (s *server) fork(c child) (int, error) {
 	if c.path == "" {
 		c.path = c.argv[0]
-	}
-	if c.dir == "" {
-		c.dir = "/"
 	}
 	files := make([]uintptr, len(c.files))
 	for i, fd := range c.files {
@@ -61,23 +59,29 @@ func (s *server) fork(c child) (int, error) {
 }
 
 const (
-	// stuckAfter is far more than an exec takes, and still not felt when it is
-	// a cold disk that the exec waits for.
-	stuckAfter = 50 * time.Millisecond
+	// stuckAfter is far more than an exec takes.
+	stuckAfter = 20 * time.Millisecond
 	// stuckInterval is the time from then on: whoever has stopped it will go on doing so.
 	stuckInterval = time.Millisecond
-	// hopelessAfter ends a child that something stops again and again.
+	// thawAfter bounds how long all others are being stopped for one child's sake, and
+	// then how long they are.
+	thawAfter = 50 * time.Millisecond
+	// hopelessAfter ends a child that is stopped even so.
 	hopelessAfter = 3 * time.Second
 )
 
 // watchdog looks after the fork that is under way. The forking thread sleeps until
 // its child has executed its program, and until then any command, having the same
-// user id, may stop the child and so hold up init.
+// user id, may stop the child and so hold up init. To continue it is not enough: who
+// stops it without pause wins that race most of the time. So all others are stopped
+// until it is through.
 //
 // Its timer is left to run out when a fork has ended in time, as forks do: to
 // stop it, and to set it anew for the next, would wake a thread each time.
 type watchdog struct {
 	proc procDir
+	// forks counts those that have ended.
+	forks atomic.Uint64
 
 	// mu guards the fields below it, so that no signal is sent once the fork is over.
 	mu sync.Mutex
@@ -100,6 +104,7 @@ func (w *watchdog) begin() (done func()) {
 }
 
 func (w *watchdog) end() {
+	w.forks.Add(1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.tid = 0
@@ -116,16 +121,53 @@ func (w *watchdog) look() {
 		time.AfterFunc(rest, w.look)
 		return
 	}
-	sig := unix.SIGCONT
-	if time.Since(w.started) > hopelessAfter {
-		sig = unix.SIGKILL
-	}
-	// Cannot hit another process: the child is not reaped before the fork has
-	// returned, and no other child has this thread as its parent.
+	// Cannot be another process: the child is not reaped before the fork has
+	// returned, and no other child has this thread as its parent. One that is not
+	// stopped waits for a disk.
 	for _, pid := range w.proc.childrenOf(w.tid) {
-		_ = unix.Kill(pid, sig)
+		switch {
+		case !w.proc.stopped(pid):
+		case time.Since(w.started) > hopelessAfter:
+			_ = unix.Kill(pid, unix.SIGKILL)
+		default:
+			w.free(pid)
+		}
 	}
 	time.AfterFunc(stuckInterval, w.look)
+}
+
+// free continues a stopped child, and sees to it that nobody can stop it again until
+// it has executed its program.
+func (w *watchdog) free(child int) {
+	before := w.forks.Load()
+	others := w.stopOthers(child)
+	deadline := time.Now().Add(thawAfter)
+	for w.forks.Load() == before && time.Now().Before(deadline) {
+		// A last signal may still have been on its way.
+		if w.proc.stopped(child) {
+			_ = unix.Kill(child, unix.SIGCONT)
+		}
+		time.Sleep(stuckInterval / 10) //permit:time.Sleep nothing tells when a child has executed its program
+	}
+	for pid := range others {
+		_ = unix.Kill(pid, unix.SIGCONT)
+	}
+}
+
+// stopOthers stops every process but child and returns those that were not stopped yet.
+func (w *watchdog) stopOthers(child int) map[int]bool {
+	others := map[int]bool{}
+	deadline := time.Now().Add(thawAfter)
+	for fresh := true; fresh && time.Now().Before(deadline); {
+		fresh = false
+		w.proc.each(func(pid, pidfd int) {
+			if pid != child && !others[pid] && !w.proc.stopped(pid) {
+				others[pid], fresh = true, true
+				process{pid: pid}.signal(pidfd, unix.SIGSTOP)
+			}
+		})
+	}
+	return others
 }
 
 // tidyAfter is when those who wait for a command's end have it.
@@ -259,7 +301,7 @@ func (s *server) startOpener(id uint64, fds []int) {
 	// init has closed the descriptor it was started from; the child's own
 	// /proc/self/exe is the same program.
 	pid, err := s.fork(child{
-		path: "/proc/self/exe", argv: []string{"init", openerVerb},
+		path: "/proc/self/exe", argv: []string{"init", openerVerb}, dir: "/",
 		files: []int{s.null, s.null, s.null, fds[0]},
 	})
 	if err != nil {

@@ -72,7 +72,17 @@ func awaitExit(pidfd int) {
 // each calls f for every living process of c, with a descriptor that cannot come
 // to mean another process.
 func (s *server) each(c *command, f func(p process, pidfd int)) {
-	for _, pid := range s.proc.pids() {
+	s.proc.each(func(pid, pidfd int) {
+		if p, alive := s.proc.look(pid); alive && s.belongs(p, c) {
+			f(p, pidfd)
+		}
+	})
+}
+
+// each calls f for every process but process 1, with a descriptor that cannot come
+// to mean another process; -1 where there is none.
+func (p procDir) each(f func(pid, pidfd int)) {
+	for _, pid := range p.pids() {
 		if pid == 1 {
 			continue
 		}
@@ -85,9 +95,7 @@ func (s *server) each(c *command, f func(p process, pidfd int)) {
 		if err != nil {
 			pidfd = -1 // before Linux 5.3, or no descriptor left
 		}
-		if p, alive := s.proc.look(pid); alive && s.belongs(p, c) {
-			f(p, pidfd)
-		}
+		f(pid, pidfd)
 		if pidfd >= 0 {
 			_ = unix.Close(pidfd)
 		}
@@ -226,6 +234,7 @@ func (p procDir) markOf(task string) (uint64, error) {
 
 type taskStat struct {
 	dead    bool
+	stopped bool
 	session int
 	started uint64
 }
@@ -243,7 +252,7 @@ func (p procDir) stat(task string) (taskStat, error) {
 	if end < 0 || len(fields) <= started {
 		return taskStat{}, unix.EINVAL
 	}
-	st := taskStat{dead: fields[state] == "Z" || fields[state] == "X"}
+	st := taskStat{dead: fields[state] == "Z" || fields[state] == "X", stopped: fields[state] == "T"}
 	if st.session, err = strconv.Atoi(fields[session]); err != nil {
 		return taskStat{}, unix.EINVAL
 	}
@@ -251,6 +260,12 @@ func (p procDir) stat(task string) (taskStat, error) {
 		return taskStat{}, unix.EINVAL
 	}
 	return st, nil
+}
+
+// stopped tells whether a process was stopped by a signal.
+func (p procDir) stopped(pid int) bool {
+	st, err := p.stat(strconv.Itoa(pid))
+	return err == nil && st.stopped
 }
 
 func (p procDir) read(name string) ([]byte, error) {
