@@ -33,13 +33,14 @@ type prewarmRequest struct {
 	NetworkPolicy    spec.Network      `json:"networkPolicy"`
 	Tags             map[string]string `json:"tags"`
 	Events           bool              `json:"events"`
+	spec.Lifetime
 }
 
 func prewarmBegin(ctx context.Context, e *environment, req prewarmRequest, _ []byte) (any, []byte, error) {
 	var w watch
 	h, reused, err := clientOf(e).BeginTemplate(ctx, core.PrewarmRequest{
 		Sandbox: req.Sandbox, TemplateKey: req.TemplateKey, TemplateRevision: req.TemplateRevision,
-		NetworkPolicy: req.NetworkPolicy, Tags: req.Tags, Events: w.sink(e, req.Events),
+		NetworkPolicy: req.NetworkPolicy, Lifetime: req.Lifetime, Tags: req.Tags, Events: w.sink(e, req.Events),
 	})
 	if err != nil {
 		return nil, nil, err
@@ -85,6 +86,7 @@ type createRequest struct {
 	InitialNetworkPolicy spec.Network      `json:"initialNetworkPolicy"`
 	Tags                 map[string]string `json:"tags"`
 	Events               bool              `json:"events"`
+	spec.Lifetime
 }
 
 func create(ctx context.Context, e *environment, req createRequest, _ []byte) (any, []byte, error) {
@@ -92,7 +94,7 @@ func create(ctx context.Context, e *environment, req createRequest, _ []byte) (a
 	h, err := clientOf(e).Create(ctx, core.CreateRequest{
 		Sandbox: req.Sandbox, SessionKey: req.SessionKey, ExistingOnly: req.ExistingOnly, TemplateKey: req.TemplateKey,
 		TemplateRevision: req.TemplateRevision, NetworkPolicy: req.NetworkPolicy,
-		InitialNetworkPolicy: req.InitialNetworkPolicy, Tags: req.Tags, Events: w.sink(e, req.Events),
+		InitialNetworkPolicy: req.InitialNetworkPolicy, Lifetime: req.Lifetime, Tags: req.Tags, Events: w.sink(e, req.Events),
 	})
 	if err != nil {
 		return nil, nil, err

@@ -85,7 +85,8 @@ SBX_REQUEST(sbx_prewarm_abort);
 // sbx_create opens a durable session, cloning the template on first use.
 // Request: sandbox, sessionKey, templateKey|null, templateRevision?, networkPolicy,
 // initialNetworkPolicy? (set explicitly if the session is made by this call, from its
-// first moment), tags?, existingOnly? (makes none), events?.
+// first moment), tags?, existingOnly? (makes none), events?,
+// idleTimeoutMs? (for ever without).
 // Reply: {session, sessionId, strategy}. Idempotent; costs no process.
 // Errors: ERR_TEMPLATE_NOT_FOUND; ERR_SESSION_GONE with existingOnly.
 SBX_REQUEST(sbx_create);

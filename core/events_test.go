@@ -35,9 +35,14 @@ type watched struct {
 
 func watch(t *testing.T) *watched {
 	t.Helper()
+	return watchWith(t, func(*CreateRequest) {})
+}
+
+// watchWith changes the request for the session.
+func watchWith(t *testing.T, change func(*CreateRequest)) *watched {
+	t.Helper()
 	w := &watched{t: t, client: newHost(t).process()}
-	var err error
-	w.Handle, err = w.client.Create(t.Context(), CreateRequest{
+	req := CreateRequest{
 		Sandbox:    spec.Sandbox{CacheDir: t.TempDir(), Path: "/usr/local/bin:/usr/bin:/bin"},
 		SessionKey: "s", NetworkPolicy: spec.DenyAll,
 		Events: func(e event.Event) {
@@ -45,7 +50,10 @@ func watch(t *testing.T) *watched {
 			defer w.mu.Unlock()
 			w.events = append(w.events, e)
 		},
-	})
+	}
+	change(&req)
+	var err error
+	w.Handle, err = w.client.Create(t.Context(), req)
 	require.NoError(t, err)
 	return w
 }

@@ -39,6 +39,14 @@ type generation struct {
 
 	// stopping is set once no new command is admitted.
 	stopping bool
+	// users counts those who were given it and have not given it back, and uses
+	// how often it was given to somebody.
+	users int
+	uses  uint64
+	// idleTimeout is that of the handle which used it last; zero is for ever.
+	idleTimeout time.Duration
+	// idle fires when it has had no user for idleTimeout.
+	idle *time.Timer
 	// commands counts commands whose end has not been told; quiet is closed when
 	// it falls to zero while somebody waits for that.
 	commands int
@@ -66,6 +74,8 @@ var (
 	unlike = ending{event.ReasonReplaced, true}
 	// adrift: its directory was removed or replaced.
 	adrift = ending{event.ReasonReplaced, false}
+	// unused: nothing has run in it for long enough.
+	unused = ending{event.ReasonIdle, false}
 	// served: what it was for is over.
 	served = ending{event.ReasonCommand, false}
 )
@@ -90,34 +100,45 @@ func (s *Session) generation(ctx context.Context, h *Handle) (*generation, error
 			}
 			continue
 		}
-		if g.own {
-			// The start follows the caller's context, and leaves nothing.
-			<-g.started
-			return g, g.err
-		}
-		select {
-		case <-g.started:
-		case <-ctx.Done():
-			return nil, errdefs.Abort(ctx, "start", "")
-		}
-		if g.err != nil {
-			return nil, g.err
-		}
-		select {
-		case <-g.ended:
-			continue
-		default:
-		}
-		if g.held.workspace.Check() == nil {
+		serves, err := s.ready(ctx, g)
+		if serves {
 			return g, nil
 		}
-		// What its commands would write goes nowhere: the directory was removed
-		// or replaced. The next sandbox tells whether there is another one.
-		if err := s.end(ctx, adrift, g); err != nil {
+		s.leave(g)
+		if err != nil {
 			return nil, err
 		}
 	}
 	return nil, errStopped("start")
+}
+
+// ready waits until a claimed generation has started and tells whether it can
+// serve; if it cannot and there is no error, the next one may.
+func (s *Session) ready(ctx context.Context, g *generation) (serves bool, err error) {
+	if g.own {
+		// The start follows the caller's context, and leaves nothing.
+		<-g.started
+		return g.err == nil, g.err
+	}
+	select {
+	case <-g.started:
+	case <-ctx.Done():
+		return false, errdefs.Abort(ctx, "start", "")
+	}
+	if g.err != nil {
+		return false, g.err
+	}
+	select {
+	case <-g.ended:
+		return false, nil
+	default:
+	}
+	if g.held.workspace.Check() == nil {
+		return true, nil
+	}
+	// What its commands would write goes nowhere: the directory was removed
+	// or replaced. The next sandbox tells whether there is another one.
+	return false, s.end(ctx, adrift, g)
 }
 
 // leave gives back what generation returned. One of the caller's own is ended
@@ -125,6 +146,12 @@ func (s *Session) generation(ctx context.Context, h *Handle) (*generation, error
 func (s *Session) leave(g *generation) {
 	if g.own {
 		_ = s.end(context.Background(), served, g)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g.users--; g.users == 0 && g.idleTimeout > 0 {
+		g.idle.Reset(g.idleTimeout)
 	}
 }
 
@@ -146,10 +173,17 @@ func (s *Session) claim(ctx context.Context, h *Handle) (g *generation, others [
 			g = live
 		}
 	}
-	if g != nil || len(others) > 0 {
-		return g, others, nil
+	if len(others) > 0 {
+		return nil, others, nil
 	}
-	return s.begin(ctx, h, own), nil, nil
+	if g == nil {
+		g = s.begin(ctx, h, own)
+	}
+	g.users++
+	g.uses++
+	g.idleTimeout = h.lifetime.IdleTimeout()
+	g.idle.Stop()
+	return g, nil, nil
 }
 
 // begin makes a new generation live. The caller holds s.mu.
@@ -159,6 +193,8 @@ func (s *Session) begin(ctx context.Context, h *Handle, own bool) *generation {
 	g := &generation{
 		id: hex.EncodeToString(id), shape: h.shape, own: own, events: h.events, tags: h.tags,
 		started: make(chan struct{}), ended: make(chan struct{}), cleaned: make(chan struct{}),
+		// Stopped, until it has no user any more.
+		idle: time.NewTimer(time.Hour),
 	}
 	if s.live == nil {
 		s.live = map[*generation]struct{}{}
@@ -191,9 +227,51 @@ func (s *Session) bring(ctx context.Context, g *generation, h *Handle) {
 	g.emit(s, event.Event{Type: event.GenerationStarted})
 	close(g.started)
 	held.workspace.Touch()
-	<-g.box.Done()
+	s.attend(g)
 	s.unlive(g)
 	held.workspace.Touch()
+}
+
+// attend waits for a generation's end, which it brings about when the generation
+// has been idle for long enough.
+func (s *Session) attend(g *generation) {
+	defer g.idle.Stop()
+	for {
+		select {
+		case <-g.box.Done():
+			return
+		case <-g.idle.C:
+			s.endIfIdle(g)
+		case <-g.box.Quieted():
+			s.mu.Lock()
+			if g.users == 0 && g.idleTimeout > 0 {
+				g.idle.Reset(g.idleTimeout)
+			}
+			s.mu.Unlock()
+		}
+	}
+}
+
+// endIfIdle ends a generation that nobody uses, unless something runs in the
+// background, or did a short time ago.
+func (s *Session) endIfIdle(g *generation) {
+	s.mu.Lock()
+	uses := g.uses
+	s.mu.Unlock()
+	since, quiet, err := g.box.Quiet(context.Background())
+	if err != nil || !quiet {
+		return // it has ended, or Quieted tells when to begin anew
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case g.users > 0 || g.uses != uses:
+		// Whoever gives it back begins anew.
+	case since < g.idleTimeout:
+		g.idle.Reset(g.idleTimeout - since)
+	default:
+		s.condemnLocked(g, unused)
+	}
 }
 
 func (s *Session) unlive(g *generation) {
@@ -232,6 +310,10 @@ func (s *Session) end(ctx context.Context, how ending, all ...*generation) error
 func (s *Session) condemn(g *generation, how ending) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.condemnLocked(g, how)
+}
+
+func (s *Session) condemnLocked(g *generation, how ending) {
 	if g.stopping {
 		return
 	}

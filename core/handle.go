@@ -18,6 +18,7 @@ type Handle struct {
 	sandbox  spec.Sandbox
 	shape    string
 	policy   spec.Network
+	lifetime spec.Lifetime
 	tags     map[string]string
 	events   event.Sink
 	strategy string
@@ -39,16 +40,17 @@ func (h *Handle) Strategy() string { return h.strategy }
 // Identity is equal for handles that are interchangeable: of the same client,
 // to the same session, with the same options.
 type Identity struct {
-	session *Session
-	client  *Client
-	shape   string
-	policy  spec.Network
-	watched bool
+	session  *Session
+	client   *Client
+	shape    string
+	policy   spec.Network
+	lifetime spec.Lifetime
+	watched  bool
 }
 
 // Identity tells which handles are interchangeable with this one.
 func (h *Handle) Identity() Identity {
-	return Identity{h.session, h.client, h.shape, h.policy, h.events != nil}
+	return Identity{h.session, h.client, h.shape, h.policy, h.lifetime, h.events != nil}
 }
 
 // SetNetworkPolicy changes the network of the session's later commands, in all

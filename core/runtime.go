@@ -60,6 +60,8 @@ type CreateRequest struct {
 	// InitialNetworkPolicy is set explicitly for a session that this call makes,
 	// from its first moment. Empty sets none; an existing session keeps its own.
 	InitialNetworkPolicy spec.Network
+	// Lifetime says how long sandboxes live that this handle used last.
+	Lifetime spec.Lifetime
 	// Tags are kept with the session for operators.
 	Tags map[string]string
 	// Events receives the session's events; nil for none.
@@ -85,6 +87,9 @@ func (c *Client) Create(ctx context.Context, req CreateRequest) (*Handle, error)
 			return nil, err
 		}
 	}
+	if err := req.Lifetime.Validate(); err != nil {
+		return nil, err
+	}
 	if req.SessionKey == "" {
 		return nil, errdefs.Invalid("sessionKey", "must not be empty")
 	}
@@ -101,7 +106,7 @@ func (c *Client) Create(ctx context.Context, req CreateRequest) (*Handle, error)
 	session := c.runtime.session(sessionName{req.Sandbox.CacheDir, ws.ID()}, st, c)
 	h := &Handle{
 		session: session, client: c, sandbox: req.Sandbox, shape: req.Sandbox.Shape(),
-		policy: req.NetworkPolicy, tags: req.Tags, events: req.Events, strategy: string(ws.Strategy()),
+		policy: req.NetworkPolicy, lifetime: req.Lifetime, tags: req.Tags, events: req.Events, strategy: string(ws.Strategy()),
 	}
 	if err := c.adopt(h); err != nil {
 		return nil, err

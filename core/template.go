@@ -18,6 +18,8 @@ type PrewarmRequest struct {
 	TemplateRevision string
 	// NetworkPolicy is that of the commands that build the template.
 	NetworkPolicy spec.Network
+	// Lifetime says how long the staging session's sandboxes live.
+	Lifetime spec.Lifetime
 	// Tags are kept with the template for operators.
 	Tags map[string]string
 	// Events receives the staging session's events; nil for none.
@@ -33,6 +35,9 @@ func (c *Client) BeginTemplate(ctx context.Context, req PrewarmRequest) (h *Hand
 		return nil, false, err
 	}
 	if err := req.NetworkPolicy.Validate(); err != nil {
+		return nil, false, err
+	}
+	if err := req.Lifetime.Validate(); err != nil {
 		return nil, false, err
 	}
 	if req.TemplateKey == "" {
@@ -60,7 +65,7 @@ func (c *Client) BeginTemplate(ctx context.Context, req PrewarmRequest) (h *Hand
 	session.attach(c)
 	h = &Handle{
 		session: session, client: c, sandbox: req.Sandbox, shape: req.Sandbox.Shape(),
-		policy: req.NetworkPolicy, tags: req.Tags, events: req.Events, staging: staging,
+		policy: req.NetworkPolicy, lifetime: req.Lifetime, tags: req.Tags, events: req.Events, staging: staging,
 	}
 	if err := c.adopt(h); err != nil {
 		return nil, false, err

@@ -15,9 +15,10 @@ export type BwrapCommandFinishReason = "exit" | "abort" | "timeout" | "output-li
  * Why a live sandbox is ended: `stop()`, `shutdown()`, `delete()` or the end of
  * all that use the session (`"stop"`); because it could not serve any more, when
  * other options were asked for or its directory was removed (`"replaced"`);
+ * because nothing ran in it for `idleTimeoutMs` (`"idle"`);
  * because what it was for is over, with `processes: "command"` (`"command"`).
  */
-export type BwrapCleanupReason = "stop" | "replaced" | "command";
+export type BwrapCleanupReason = "stop" | "replaced" | "idle" | "command";
 
 interface EventBase {
   /** When it happened, in ISO 8601. */

@@ -62,6 +62,7 @@ export {
   type BwrapSandboxCreateOptions,
   type BwrapSandboxUseOptions,
   type CreateBwrapSandboxBackendInput,
+  DEFAULT_IDLE_TIMEOUT_MS,
   DEFAULT_MAX_CONCURRENT_PROCESSES,
   DEFAULT_MAX_OUTPUT_BYTES,
   DEFAULT_RUN_TIMEOUT_MS,

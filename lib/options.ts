@@ -9,6 +9,8 @@ export const DEFAULT_RUN_TIMEOUT_MS = 600_000;
 export const DEFAULT_MAX_CONCURRENT_PROCESSES = 64;
 /** How much one `run()` may write unless `maxOutputBytes` says otherwise, in bytes. */
 export const DEFAULT_MAX_OUTPUT_BYTES = 16_777_216;
+/** How long a live sandbox is kept in which nothing runs unless `idleTimeoutMs` says otherwise, in milliseconds. */
+export const DEFAULT_IDLE_TIMEOUT_MS = 900_000;
 /** How long the sandbox of a keyed tool call is kept unused unless `toolSessionMaxAgeMs` says otherwise, in milliseconds. */
 export const DEFAULT_TOOL_SESSION_MAX_AGE_MS = 7 * 24 * 60 * 60 * 1000;
 
@@ -65,6 +67,14 @@ export interface BwrapSandboxCreateOptions {
   /** Limit of what one `run()` may write, stdout and stderr together, in bytes; `null` is none. Default {@link DEFAULT_MAX_OUTPUT_BYTES}. */
   readonly maxOutputBytes?: number | null | undefined;
   /**
+   * How long a live sandbox is kept in which no process runs, be it a command or
+   * what one left in the background, and through which no file is reached, in
+   * milliseconds; `null` is for ever. Then it is ended as by `stop()`: files stay,
+   * `/tmp` goes, and the next command starts another. Of several opens the one
+   * that used the sandbox last decides. Default {@link DEFAULT_IDLE_TIMEOUT_MS}.
+   */
+  readonly idleTimeoutMs?: number | null | undefined;
+  /**
    * Which processes share a sandbox. With `"command"` nothing but `/workspace`
    * lasts from one command to the next, what a command leaves in the background
    * is ended with it, and the file API refuses `/tmp`, `/var/tmp` and `/dev/shm`
@@ -99,6 +109,7 @@ export interface Options {
   readonly runTimeoutMs: number | null;
   readonly maxConcurrentProcesses: number | null;
   readonly maxOutputBytes: number | null;
+  readonly idleTimeoutMs: number | null;
   readonly processes: BwrapProcesses;
   readonly onEvent: BwrapSandboxEventSink | undefined;
 }
@@ -141,6 +152,7 @@ function takeOptions(take: Take): Options {
     runTimeoutMs: take("runTimeoutMs", orNull(limit), DEFAULT_RUN_TIMEOUT_MS),
     maxConcurrentProcesses: take("maxConcurrentProcesses", orNull(limit), DEFAULT_MAX_CONCURRENT_PROCESSES),
     maxOutputBytes: take("maxOutputBytes", orNull(limit), DEFAULT_MAX_OUTPUT_BYTES),
+    idleTimeoutMs: take("idleTimeoutMs", orNull(limit), DEFAULT_IDLE_TIMEOUT_MS),
     processes: take("processes", processes, "session"),
     onEvent: take("onEvent", callback<BwrapSandboxEventSink>),
     ...(cacheDir !== undefined && { cacheDir }),

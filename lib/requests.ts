@@ -16,6 +16,11 @@ export interface SandboxShape {
   readonly processes: "session" | "command";
 }
 
+/** How long sandboxes live; what is left out has no bound. */
+export interface Lifetime {
+  readonly idleTimeoutMs?: number;
+}
+
 /** What `run` and `spawn` have in common. */
 export interface CommandRequest {
   readonly session: number;
@@ -73,7 +78,7 @@ export interface Requests {
   readonly cancel: Call<{ readonly target: number }>;
 
   readonly prewarmBegin: Call<
-    {
+    Lifetime & {
       readonly sandbox: SandboxShape;
       readonly templateKey: string;
       readonly templateRevision?: string;
@@ -86,7 +91,7 @@ export interface Requests {
   readonly prewarmAbort: Call<OfSession>;
 
   readonly create: Call<
-    {
+    Lifetime & {
       readonly sandbox: SandboxShape;
       readonly sessionKey: string;
       readonly templateKey: string | null;

@@ -38,6 +38,8 @@ const (
 	// ReasonReplaced is that it could not serve any more: other options were
 	// asked for, or its directory was removed or replaced.
 	ReasonReplaced Reason = "replaced"
+	// ReasonIdle is that nothing has run in it for as long as it may be idle.
+	ReasonIdle Reason = "idle"
 	// ReasonCommand is the end of the one command or file operation it was for.
 	ReasonCommand Reason = "command"
 )

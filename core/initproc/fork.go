@@ -229,6 +229,8 @@ func (s *server) collect() {
 		}
 		if pid == s.opener {
 			s.opener = 0
+		} else {
+			s.lastDeath = time.Now()
 		}
 		s.mu.Lock()
 		c := s.byPid[pid]
@@ -261,6 +263,7 @@ func (s *server) tidy() {
 	s.mu.Unlock()
 	s.sweep()
 	s.marks.want()
+	s.tellQuiet()
 }
 
 // collectGarbage runs under forking. A collection stops all goroutines, and

@@ -22,6 +22,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -121,17 +122,18 @@ func runInit() error {
 		return err
 	}
 	s := &server{
-		conn:     conn,
-		exits:    exits,
-		pass:     pass,
-		proc:     proc,
-		bounding: boundingSet(),
-		marks:    newMarks(),
-		watchdog: watchdog{proc: proc},
-		null:     null,
-		children: limits,
-		commands: map[uint64]*command{},
-		byPid:    map[int]*command{},
+		conn:      conn,
+		exits:     exits,
+		pass:      pass,
+		proc:      proc,
+		bounding:  boundingSet(),
+		marks:     newMarks(),
+		watchdog:  watchdog{proc: proc},
+		null:      null,
+		children:  limits,
+		lastDeath: time.Now(),
+		commands:  map[uint64]*command{},
+		byPid:     map[int]*command{},
 	}
 	go s.reap(children)
 	go s.collectExits()

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -36,6 +38,11 @@ type server struct {
 	forking sync.Mutex
 	// opener is the process id of the living opener, or 0. Guarded by forking.
 	opener int
+	// lastDeath is when a child was reaped that was no opener, or when init
+	// started. Guarded by forking.
+	lastDeath time.Time
+	// wanted says that the supervisor waits for the moment when nothing runs.
+	wanted atomic.Bool
 
 	// sweeping is held while exited commands are forgotten. Taken before mu.
 	sweeping sync.Mutex
@@ -65,6 +72,7 @@ func (s *server) serve() {
 		}
 		switch m.Kind {
 		case wire.KindSpawn:
+			s.wanted.Store(false)
 			go s.spawn(m, fds)
 		case wire.KindOpener:
 			go s.startOpener(m.ID, fds)
@@ -72,6 +80,8 @@ func (s *server) serve() {
 			go s.kill(m.ID)
 		case wire.KindDiscard:
 			s.discard(m.ID, m.Stream)
+		case wire.KindCensus:
+			go s.census(m.ID)
 		default:
 			// Both sides come from one build: this is no message of ours.
 			return

@@ -171,6 +171,33 @@ func (s Sandbox) Shape() string {
 	return hex.EncodeToString(sum[:8])
 }
 
+// Lifetime says how long a session's sandboxes live. It is not part of the shape.
+// The zero value keeps them until they are stopped.
+type Lifetime struct {
+	// IdleTimeoutMs ends a sandbox in which nothing has run for so many
+	// milliseconds, and through which no file was reached. Zero means never.
+	IdleTimeoutMs int64 `json:"idleTimeoutMs,omitempty"`
+}
+
+// Validate rejects negative times.
+func (l Lifetime) Validate() error {
+	if l.IdleTimeoutMs < 0 {
+		return errdefs.Invalid("idleTimeoutMs", "must not be negative")
+	}
+	return nil
+}
+
+// IdleTimeout returns IdleTimeoutMs as a duration; what is too long for one is never.
+func (l Lifetime) IdleTimeout() time.Duration { return milliseconds(l.IdleTimeoutMs) }
+
+// milliseconds returns zero, which stands for no limit, for what is too long.
+func milliseconds(n int64) time.Duration {
+	if n > int64(1<<62)/int64(time.Millisecond) {
+		return 0
+	}
+	return time.Duration(n) * time.Millisecond
+}
+
 // Command is one shell command.
 type Command struct {
 	// Command is a bash script, run as `bash -lc`; at most 8 MiB.
@@ -280,9 +307,4 @@ func (l Limits) Validate() error {
 }
 
 // Timeout returns TimeoutMs as a duration; what is too long for one counts as no limit.
-func (l Limits) Timeout() time.Duration {
-	if l.TimeoutMs > int64(1<<62)/int64(time.Millisecond) {
-		return 0
-	}
-	return time.Duration(l.TimeoutMs) * time.Millisecond
-}
+func (l Limits) Timeout() time.Duration { return milliseconds(l.TimeoutMs) }

@@ -76,6 +76,8 @@ type Generation struct {
 	done   chan struct{}
 	// patience is Config.AnswerTimeout.
 	patience time.Duration
+	// quieted holds a value once init has said that nothing runs any more.
+	quieted chan struct{}
 
 	// mu guards the fields below it.
 	mu sync.Mutex
@@ -89,13 +91,17 @@ type Generation struct {
 	lastID    uint64
 	pending   map[uint64]*request
 	processes map[uint64]*Process
+	// busy is set from init's word that something runs to its word that nothing does.
+	busy bool
 }
 
 // request is a message to init that waits for its answer, which is handed to
-// whichever of the two is set.
+// whichever of these is set.
 type request struct {
 	spawn  *spawning
 	opener *openerLine
+	// census has room for one answer, and is closed when the generation ends.
+	census chan wire.Message
 	// expiry ends the generation when no answer comes.
 	expiry *time.Timer
 }
@@ -212,7 +218,7 @@ func launch(cfg Config) (*Generation, *capture, error) {
 	}
 	g := &Generation{
 		child: child, conn: conn, shell: cfg.Spec.Host.Shell, user: cfg.Spec.Identity.User(),
-		hello: make(chan error, 1), done: make(chan struct{}), patience: cfg.AnswerTimeout,
+		hello: make(chan error, 1), done: make(chan struct{}), patience: cfg.AnswerTimeout, quieted: make(chan struct{}, 1),
 		pending: map[uint64]*request{}, processes: map[uint64]*Process{},
 	}
 	g.opener.g = g
@@ -331,8 +337,11 @@ func (g *Generation) greet() error {
 // have asked for, and say nothing that its own would not have said.
 func (g *Generation) dispatch(m wire.Message, fds []int) error {
 	switch m.Kind {
-	case wire.KindStarted, wire.KindFailed, wire.KindOpener:
+	case wire.KindStarted, wire.KindFailed, wire.KindOpener, wire.KindCensus:
 		return g.answer(m, fds)
+	case wire.KindQuiet:
+		closeAll(fds)
+		return g.fallenQuiet()
 	case wire.KindExited, wire.KindKilled:
 		closeAll(fds)
 		p := g.process(m.ID)
@@ -372,6 +381,7 @@ func (g *Generation) answer(m wire.Message, fds []int) error {
 		}
 	case refused && len(fds) == 0:
 	case r.opener != nil && m.Kind == wire.KindOpener && len(fds) == 0:
+	case r.census != nil && m.Kind == wire.KindCensus && len(fds) == 0 && m.Left >= 0 && m.QuietMs >= 0:
 	default:
 		closeAll(fds)
 		return errors.New("it answers something else than was asked")
@@ -382,11 +392,15 @@ func (g *Generation) answer(m wire.Message, fds []int) error {
 	if p != nil {
 		g.processes[m.ID] = p
 	}
+	g.busy = g.busy || r.census != nil && m.Left > 0
 	g.mu.Unlock()
-	if r.spawn != nil {
+	switch {
+	case r.spawn != nil:
 		r.spawn.outcome <- outcome{p, m}
-	} else {
+	case r.opener != nil:
 		r.opener.begun(m)
+	default:
+		r.census <- m
 	}
 	return nil
 }
@@ -437,10 +451,13 @@ func (g *Generation) finish() {
 	g.killInit() // found only now
 	for _, r := range pending {
 		r.expiry.Stop()
-		if r.spawn != nil {
+		switch {
+		case r.spawn != nil:
 			close(r.spawn.outcome)
-		} else {
+		case r.opener != nil:
 			r.opener.fail(err)
+		default:
+			close(r.census)
 		}
 	}
 	for _, p := range processes {

@@ -28,6 +28,7 @@ type peer struct {
 	spawn  func(m wire.Message)
 	kill   func(m wire.Message)
 	opener func(m wire.Message, socket int)
+	census func(m wire.Message)
 	// end comes once the supervisor has closed the socket.
 	end func()
 	// answer is the opener's, to the question that is the nth of all.
@@ -55,6 +56,7 @@ func hostile(scenario string) {
 		p.send(wire.Message{Kind: wire.KindOpener, ID: m.ID, Pid: 2})
 		p.serveOpener(socket)
 	}
+	p.census = func(m wire.Message) { p.send(wire.Message{Kind: wire.KindCensus, ID: m.ID}) }
 	p.end = func() {}
 	p.answer = func(_ int, conn *wire.Conn, m wire.Message) { properAnswer(conn, m) }
 	for _, change := range []func(*peer){hostileInits[scenario].change, hostileOpeners[scenario].change, otherPeers[scenario]} {
@@ -80,6 +82,8 @@ func (p *peer) serve() {
 			p.kill(m)
 		case wire.KindOpener:
 			p.opener(m, fds[0])
+		case wire.KindCensus:
+			p.census(m)
 		}
 	}
 }
@@ -223,6 +227,7 @@ const (
 	notAnAnswer  = "it answers something else than was asked"
 	noReason     = "it refuses without a reason"
 	noKill       = "it tells of a kill that nobody asked for"
+	noEnd        = "it tells of an end that nobody waits for"
 	notForUs     = "it sends what is not for us"
 	noAnswer     = "it gave no answer within"
 )
@@ -313,10 +318,23 @@ func init() { // a table that refers to itself by way of hostile
 		"a memfd that may change": {packets("\x00", func() int { return memfd(100) }), "no sealed memfd"},
 		"a pipe for a memfd":      {packets("\x00", func() int { return pipeEnds()[0] }), "no sealed memfd"},
 		"a flood":                 {instead(func(p *peer, _ wire.Message) { p.flood() }), noCommand},
-		"silence on commands":     {instead(func(*peer, wire.Message) {}), noAnswer},
-		"silence on the opener":   {func(p *peer) { p.opener = func(wire.Message, int) {} }, noAnswer},
-		"it closes its socket":    {instead(func(*peer, wire.Message) { _ = unix.Shutdown(wire.ControlFD, unix.SHUT_RDWR) }), ""},
-		"it exits":                {instead(func(*peer, wire.Message) { os.Exit(0) }), ""},
+		"a count below none": {func(p *peer) {
+			p.census = func(m wire.Message) { p.send(wire.Message{Kind: wire.KindCensus, ID: m.ID, Left: -1}) }
+		}, notAnAnswer},
+		"a command for a count": {func(p *peer) { p.census = func(m wire.Message) { p.started(m.ID, p.pipes(false)...) } }, notAnAnswer},
+		"quiet unasked":         {after(func(p *peer, _ uint64) { p.send(wire.Message{Kind: wire.KindQuiet}) }), noEnd},
+		"quiet twice": {func(p *peer) {
+			p.census = func(m wire.Message) {
+				p.send(wire.Message{Kind: wire.KindCensus, ID: m.ID, Left: 1})
+				p.send(wire.Message{Kind: wire.KindQuiet})
+				p.send(wire.Message{Kind: wire.KindQuiet})
+			}
+		}, noEnd},
+		"silence on a count":    {func(p *peer) { p.census = func(wire.Message) {} }, noAnswer},
+		"silence on commands":   {instead(func(*peer, wire.Message) {}), noAnswer},
+		"silence on the opener": {func(p *peer) { p.opener = func(wire.Message, int) {} }, noAnswer},
+		"it closes its socket":  {instead(func(*peer, wire.Message) { _ = unix.Shutdown(wire.ControlFD, unix.SHUT_RDWR) }), ""},
+		"it exits":              {instead(func(*peer, wire.Message) { os.Exit(0) }), ""},
 		"it stays when it is told to go": {func(p *peer) {
 			p.spawn = func(wire.Message) { p.packet("\xff") }
 			p.end = func() { signal.Ignore(unix.SIGTERM, unix.SIGHUP); select {} }
@@ -424,6 +442,7 @@ func calls(g *Generation) map[string]error {
 		}
 		return err
 	})
+	call("quiet", func() error { _, _, err := g.Quiet(ctx); return err })
 	call("parent", func() error {
 		f, _, err := g.Opener().Parent(ctx, "/x", false, false)
 		if err == nil {

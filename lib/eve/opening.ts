@@ -31,6 +31,7 @@ export function opening(options: Options, { appRoot, storagePath }: Project) {
   return {
     sandbox,
     networkPolicy: options.networkPolicy,
+    ...(options.idleTimeoutMs !== null && { idleTimeoutMs: options.idleTimeoutMs }),
     ...(templateRevision !== undefined && { templateRevision }),
     ...(options.onEvent && { events: true }),
   };

@@ -49,6 +49,7 @@ test("create: asks with the sandbox's shape, and no event unless somebody listen
     sessionKey: "ses",
     templateKey: null,
     networkPolicy: "allow-all",
+    idleTimeoutMs: 900_000,
     tags: { agent: "a" },
   });
   const options: BwrapSandboxCreateOptions = {
@@ -66,6 +67,7 @@ test("create: asks with the sandbox's shape, and no event unless somebody listen
     templateKey: "tpl",
     templateRevision: "r1",
     networkPolicy: "deny-all",
+    idleTimeoutMs: 900_000,
     events: true,
   });
 });
@@ -198,7 +200,12 @@ test("prewarm: a template that exists is not built again", async () => {
     bootstrap: () => assert.fail("bootstrap ran"),
   });
   assert.deepEqual(result, { reused: true });
-  assert.deepEqual(fake.received[0]?.request, { sandbox, templateKey: "tpl", networkPolicy: "allow-all" });
+  assert.deepEqual(fake.received[0]?.request, {
+    sandbox,
+    templateKey: "tpl",
+    networkPolicy: "allow-all",
+    idleTimeoutMs: 900_000,
+  });
 });
 
 test("prewarm: writes the seeds, home included, then bootstraps, then publishes", async () => {

@@ -19,6 +19,7 @@ const rejected: Readonly<Record<string, { options: object; code?: string; names:
   "a negative timeout": { options: { runTimeoutMs: -1 }, names: /^runTimeoutMs: / },
   "half a millisecond": { options: { runTimeoutMs: 0.5 }, names: /^runTimeoutMs: / },
   "an unsafe integer": { options: { maxOutputBytes: 2 ** 53 }, names: /^maxOutputBytes: / },
+  "no idle time": { options: { idleTimeoutMs: 0 }, names: /^idleTimeoutMs: / },
   "unknown processes": { options: { processes: "job" }, names: /^processes: / },
   "an infinite limit": { options: { maxOutputBytes: Infinity }, names: /^maxOutputBytes: / },
   "a limit as text": { options: { maxConcurrentProcesses: "64" }, names: /^maxConcurrentProcesses: / },
@@ -73,6 +74,7 @@ test("options: what is left out or undefined has its default", () => {
     runTimeoutMs: DEFAULT_RUN_TIMEOUT_MS,
     maxConcurrentProcesses: DEFAULT_MAX_CONCURRENT_PROCESSES,
     maxOutputBytes: DEFAULT_MAX_OUTPUT_BYTES,
+    idleTimeoutMs: 900_000,
     processes: "session",
     onEvent: undefined,
   };
@@ -89,9 +91,13 @@ test("options: null takes a limit away, and a revision", () => {
     runTimeoutMs: null,
     maxConcurrentProcesses: null,
     maxOutputBytes: null,
+    idleTimeoutMs: null,
     templateRevision: null,
   });
-  assert.deepEqual([options.runTimeoutMs, options.maxConcurrentProcesses, options.maxOutputBytes], [null, null, null]);
+  assert.deepEqual(
+    [options.runTimeoutMs, options.maxConcurrentProcesses, options.maxOutputBytes, options.idleTimeoutMs],
+    [null, null, null, null],
+  );
   assert.equal("templateRevision" in options, false);
 });
 

@@ -94,7 +94,13 @@ test("start: asks by the session's id, for the artifact's template and revision"
     revision: "then",
   });
   assert.deepEqual(started.state, state);
-  const request = { sandbox, networkPolicy: "allow-all", sessionKey: state.name, tags: { sessionId: "wrun_1" } };
+  const request = {
+    sandbox,
+    networkPolicy: "allow-all",
+    idleTimeoutMs: 900_000,
+    sessionKey: state.name,
+    tags: { sessionId: "wrun_1" },
+  };
   assert.deepEqual(fake.received[0]?.request, { ...request, templateKey: "tpl" });
   assert.deepEqual(fake.received[1]?.request, { ...request, templateKey: "tpl", templateRevision: "then" });
   assert.deepEqual(fake.names(), ["create", "create"]);
@@ -158,6 +164,7 @@ test("resume: opens what is there and nothing else", async () => {
     assert.deepEqual(fake.received[0]?.request, {
       sandbox,
       networkPolicy: "allow-all",
+      idleTimeoutMs: 900_000,
       sessionKey: state.name,
       templateKey: null,
       existingOnly: true,

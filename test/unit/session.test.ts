@@ -99,7 +99,7 @@ test("commands: bring the time zone that this process has at that moment", async
     if (zone === undefined) delete process.env["TZ"];
     else process.env["TZ"] = zone;
     await session.run({ command: "x" });
-    assert.equal((fake.received.at(-1)?.request as { timeZone?: string }).timeZone, zone);
+    assert.equal((fake.received.at(-1)!.request as { timeZone?: string }).timeZone, zone);
   }
 });
 

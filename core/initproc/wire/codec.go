@@ -38,6 +38,7 @@ func (m *Message) fields() []field {
 		{14, (*string)(&m.Stage)},
 		{15, &m.CPUMicros},
 		{16, &m.MaxRSS},
+		{17, &m.QuietMs},
 	}
 }
 

@@ -16,6 +16,9 @@
 //	    | -- Discard{ID,Stream} ------> |   the reader has gone before the end; the writer must not notice
 //	    | -- Opener{ID} + 1 fd -------> |   start an opener that speaks on this socket
 //	    | <-- Opener{ID,Pid} ---------- |   or Failed{ID}
+//	    | -- Census{ID} --------------> |   does anything run?
+//	    | <-- Census{ID,Left} --------- |   with Left > 0, one Quiet follows, unless a Spawn does
+//	    | <-- Quiet ------------------- |   nothing runs any more
 //	    | == end of file =============> |   kill everything, exit
 //
 //	supervisor                       opener
@@ -60,6 +63,8 @@ const (
 	KindExited  Kind = "exited"
 	KindDiscard Kind = "discard"
 	KindOpener  Kind = "opener"
+	KindCensus  Kind = "census"
+	KindQuiet   Kind = "quiet"
 	KindOpen    Kind = "open"
 	KindParent  Kind = "parent"
 	KindOpened  Kind = "opened"
@@ -84,8 +89,12 @@ type Message struct {
 	// microseconds of user and system time, and the bytes that the largest of them had
 	// resident. Zero where the kernel does not say: Exited.
 	CPUMicros, MaxRSS int
-	// Left counts processes that could not be ended: Killed.
+	// Left counts processes that could not be ended: Killed. It counts all but init
+	// and the opener: Census.
 	Left int
+	// QuietMs is for how many milliseconds there has been none but init and the
+	// opener, zero while Left is not: Census.
+	QuietMs int
 	// Stream is 1 (stdout) or 2 (stderr): Discard.
 	Stream int
 

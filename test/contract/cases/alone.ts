@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { getEventListeners } from "node:events";
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { setTimeout } from "node:timers/promises";
 
 import { nap, sandboxProcesses, until, within } from "../host.ts";
 import { code, listTmp, output, quote, same, textOf } from "../place.ts";
@@ -205,6 +206,21 @@ export const alone: Readonly<Record<string, Cases>> = {
       assert.equal(await output(session, "cat file"), "kept\n");
     },
 
+    "a sandbox in which nothing runs is ended, a background job keeps it, and the next command works": async (
+      place,
+    ) => {
+      const { session } = await place.open({ idleTimeoutMs: 100 });
+      const job = nap();
+      const p = await session.spawn({ command: job.command });
+      await job.reached(1);
+      await setTimeout(500);
+      assert.equal(job.alive(), 1, "what runs is not idle");
+      await p.kill();
+      await p.wait();
+      await output(session, "true");
+      assert.deepEqual(sandboxProcesses(), []);
+    },
+
     // The second command finds no job to take over. It says so, and the tool
     // has to wait for the first.
     "a job is left in the background, watched and ended by other commands": async ({ open }) => {
@@ -222,6 +238,24 @@ export const alone: Readonly<Record<string, Cases>> = {
       await session.writeTextFile({ path: "go", content: "" });
       assert.deepEqual(await within(20_000, "the launcher", launched.wait()), { exitCode: 4 });
       assert.equal(await textOf(launched.stdout), "done\n");
+    },
+  },
+
+  terminal: {
+    "kill() ends the whole tree, and a late kill() leaves what runs in the background": async ({ session }) => {
+      const { spawn } = await session();
+      const [near, far, left] = [nap(), nap(), nap()];
+      const killed = await spawn({ command: `setsid ${far.command} & ${near.command} & wait`, pty: true });
+      await until("both sleep", () => near.alive() + far.alive() === 2);
+      await killed.kill();
+      assert.equal(near.alive() + far.alive(), 0);
+      assert.deepEqual(await killed.wait(), { exitCode: 137 });
+
+      const over = await spawn({ command: `setsid ${left.command} & sleep 0.2; exit 6`, pty: true });
+      await over.stdout.cancel();
+      assert.deepEqual(await over.wait(), { exitCode: 6 });
+      assert.deepEqual(sandboxProcesses(), []);
+      await over.kill();
     },
   },
 

@@ -4,6 +4,7 @@ import { createServer as createHttpServer } from "node:http";
 import { existsSync, readdirSync } from "node:fs";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
+import { setTimeout } from "node:timers/promises";
 
 import type { SandboxOperations } from "../../../lib/index.ts";
 import { nap, program, sandboxProcesses, until, within } from "../host.ts";
@@ -328,6 +329,24 @@ export const session: Cases = {
     await until("the job's exit is told", async () => {
       return (await session.readTextFile({ path: "/tmp/.eve/jobs/x/exit" })) === "143\n";
     });
+  },
+
+  "a sandbox in which nothing runs is ended, a background job keeps it, and the next command works": async (place) => {
+    const { events, onEvent } = place.watch();
+    const { session } = await place.open({ onEvent, idleTimeoutMs: 300 });
+    const job = nap();
+    await output(session, `echo kept > file; echo gone > /tmp/file; ${job.command} & true`);
+    await setTimeout(1500);
+    assert.equal(job.alive(), 1);
+    assert.equal(await output(session, "cat /tmp/file; pkill sleep"), "gone\n");
+    await until("it is ended", () => events.at(-1)?.type === "cleanup.completed");
+    assert.deepEqual(sandboxProcesses(), []);
+    const ended = events.find((event) => event.type === "cleanup.started");
+    assert.deepEqual([ended!.reason, ended!.requestedProcesses], ["idle", 0]);
+    assert.equal(await output(session, `cat file; ${listTmp}`), "kept\n");
+    await until("the next one is ended", () => sandboxProcesses().length === 0);
+    assert.equal(await session.readTextFile({ path: "file" }), "kept\n");
+    assert.deepEqual(sandboxProcesses(), []);
   },
 
   "many sessions at once": async ({ open }) => {
