@@ -26,6 +26,9 @@ type NewSession struct {
 	// NetworkPolicy is on record from the session's first moment, as one that was
 	// set. Empty sets none.
 	NetworkPolicy string
+	// Reserved becomes the session's directory if it is there, and if this call makes
+	// the session: see [Reserved.Spent]. Nil makes a directory.
+	Reserved *Reserved
 	// Tags are kept with the session.
 	Tags map[string]string
 }
@@ -122,7 +125,7 @@ func (s *Store) createSession(ctx context.Context, id string, made NewSession) (
 		defer func() { _ = errors.Join(dir.Close(), held.Release()) }()
 		source, m.TemplateRevision = dir, template.Revision
 	}
-	dir, err := s.stage(ctx, KindSession, id)
+	dir, err := s.stageSession(ctx, id, made.Reserved)
 	if err != nil {
 		return nil, err
 	}
