@@ -11,6 +11,7 @@ import (
 	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
 	"github.com/evelandhq/sandbox-bwrap/core/event"
 	"github.com/evelandhq/sandbox-bwrap/core/spec"
+	"github.com/evelandhq/sandbox-bwrap/core/store"
 	"github.com/evelandhq/sandbox-bwrap/core/supervise"
 )
 
@@ -215,13 +216,21 @@ func (s *Session) bring(ctx context.Context, g *generation, h *Handle) {
 	if err == nil {
 		defer s.release(held)
 		g.held = held
-		g.box, err = startBox(ctx, h.sandbox, held.workspace)
+		g.box, err = s.start(ctx, h, held.workspace)
 	}
 	if err != nil {
 		g.err = err
 		s.unlive(g)
 		close(g.started)
 		return
+	}
+	if !g.own {
+		keeper := &h.client.standbys
+		keeper.enter()
+		defer keeper.leave()
+		if s.takeMade() {
+			keeper.prepareFor(h)
+		}
 	}
 	// Before anybody can start a command in it.
 	g.emit(s, event.Event{Type: event.GenerationStarted})
@@ -230,6 +239,16 @@ func (s *Session) bring(ctx context.Context, g *generation, h *Handle) {
 	s.attend(g)
 	s.unlive(g)
 	held.workspace.Touch()
+}
+
+// start returns the session's standby, or starts a sandbox.
+func (s *Session) start(ctx context.Context, h *Handle, ws *store.Workspace) (*supervise.Generation, error) {
+	if ahead := s.takeStandby(); ahead != nil {
+		if box := ahead.use(h.shape, ws); box != nil {
+			return box, nil
+		}
+	}
+	return startBox(ctx, h.sandbox, ws)
 }
 
 // attend waits for a generation's end, which it brings about when the generation
@@ -284,6 +303,9 @@ func (s *Session) unlive(g *generation) {
 func (s *Session) stop(ctx context.Context) error { return s.endAll(ctx, asked) }
 
 func (s *Session) endAll(ctx context.Context, how ending) error {
+	if ahead := s.takeStandby(); ahead != nil {
+		ahead.end()
+	}
 	s.mu.Lock()
 	live := slices.Collect(maps.Keys(s.live))
 	s.mu.Unlock()

@@ -37,6 +37,8 @@ type Client struct {
 	mu      sync.Mutex
 	handles map[*Handle]struct{}
 	closed  bool
+
+	standbys standbys
 }
 
 // NewClient returns a client. Its owner ends it with Close.
@@ -97,13 +99,18 @@ func (c *Client) Create(ctx context.Context, req CreateRequest) (*Handle, error)
 	if err != nil {
 		return nil, err
 	}
-	ws, err := openSession(ctx, st, req)
+	ahead := c.standbys.takeFor(req)
+	ws, err := openSession(ctx, st, req, ahead)
 	if err != nil {
+		c.standbys.giveBack(ahead)
 		return nil, err
 	}
 	defer ws.Close()
 
 	session := c.runtime.session(sessionName{req.Sandbox.CacheDir, ws.ID()}, st, c)
+	if !session.keep(ahead, ws) {
+		c.standbys.giveBack(ahead)
+	}
 	h := &Handle{
 		session: session, client: c, sandbox: req.Sandbox, shape: req.Sandbox.Shape(),
 		policy: req.NetworkPolicy, lifetime: req.Lifetime, tags: req.Tags, events: req.Events, strategy: string(ws.Strategy()),
@@ -114,7 +121,7 @@ func (c *Client) Create(ctx context.Context, req CreateRequest) (*Handle, error)
 	return h, nil
 }
 
-func openSession(ctx context.Context, st *store.Store, req CreateRequest) (*store.Workspace, error) {
+func openSession(ctx context.Context, st *store.Store, req CreateRequest, ahead *standby) (*store.Workspace, error) {
 	if req.ExistingOnly {
 		return st.Attach(ctx, store.SessionID(req.SessionKey))
 	}
@@ -124,6 +131,9 @@ func openSession(ctx context.Context, st *store.Store, req CreateRequest) (*stor
 	if req.TemplateKey != nil {
 		template := templateOf(req.Sandbox, *req.TemplateKey, req.TemplateRevision)
 		made.Template = &template
+	}
+	if ahead != nil {
+		made.Reserved = ahead.reserved
 	}
 	return st.OpenSession(ctx, req.SessionKey, made)
 }
@@ -154,6 +164,7 @@ func (c *Client) Close() {
 		wg.Go(func() { h.abandon() })
 	}
 	wg.Wait()
+	c.standbys.close()
 }
 
 // forget drops a handle that was closed on its own.

@@ -45,6 +45,10 @@ type Session struct {
 	slotLimit int64
 	// commands counts live commands.
 	commands int
+	// made is set until the first sandbox of a session that this process has made,
+	// which may have a standby.
+	made    bool
+	standby *standby
 	// fileOps counts file operations under way; filesIdle is closed when it falls
 	// to zero while somebody waits for that.
 	fileOps   int

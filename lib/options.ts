@@ -67,6 +67,11 @@ export interface BwrapSandboxCreateOptions {
   /** Limit of what one `run()` may write, stdout and stderr together, in bytes; `null` is none. Default {@link DEFAULT_MAX_OUTPUT_BYTES}. */
   readonly maxOutputBytes?: number | null | undefined;
   /**
+   * Whether a sandbox is kept ready for the next new session, while a sandbox of
+   * one runs that was made before; for 30 seconds at most. Default `true`.
+   */
+  readonly standby?: boolean | undefined;
+  /**
    * How long a live sandbox is kept in which no process runs, be it a command or
    * what one left in the background, and through which no file is reached, in
    * milliseconds; `null` is for ever. Then it is ended as by `stop()`: files stay,
@@ -109,6 +114,7 @@ export interface Options {
   readonly runTimeoutMs: number | null;
   readonly maxConcurrentProcesses: number | null;
   readonly maxOutputBytes: number | null;
+  readonly standby: boolean;
   readonly idleTimeoutMs: number | null;
   readonly processes: BwrapProcesses;
   readonly onEvent: BwrapSandboxEventSink | undefined;
@@ -152,6 +158,7 @@ function takeOptions(take: Take): Options {
     runTimeoutMs: take("runTimeoutMs", orNull(limit), DEFAULT_RUN_TIMEOUT_MS),
     maxConcurrentProcesses: take("maxConcurrentProcesses", orNull(limit), DEFAULT_MAX_CONCURRENT_PROCESSES),
     maxOutputBytes: take("maxOutputBytes", orNull(limit), DEFAULT_MAX_OUTPUT_BYTES),
+    standby: take("standby", flag) ?? true,
     idleTimeoutMs: take("idleTimeoutMs", orNull(limit), DEFAULT_IDLE_TIMEOUT_MS),
     processes: take("processes", processes, "session"),
     onEvent: take("onEvent", callback<BwrapSandboxEventSink>),
@@ -254,6 +261,11 @@ function limit(value: unknown, field: string): number {
 function processes(value: unknown, field: string): BwrapProcesses {
   if (value === "session" || value === "command") return value;
   throw invalid(field, 'must be "session" or "command"');
+}
+
+function flag(value: unknown, field: string): boolean {
+  if (typeof value === "boolean") return value;
+  throw invalid(field, "must be true or false");
 }
 
 function nonEmpty(value: unknown, field: string): string {

@@ -19,6 +19,8 @@ export interface SandboxShape {
 /** How long sandboxes live; what is left out has no bound. */
 export interface Lifetime {
   readonly idleTimeoutMs?: number;
+  /** Whether a sandbox is kept ready for the next new session. */
+  readonly standby?: boolean;
 }
 
 /** What `run` and `spawn` have in common. */

@@ -177,6 +177,9 @@ type Lifetime struct {
 	// IdleTimeoutMs ends a sandbox in which nothing has run for so many
 	// milliseconds, and through which no file was reached. Zero means never.
 	IdleTimeoutMs int64 `json:"idleTimeoutMs,omitempty"`
+	// Standby keeps a sandbox ready for the next new session while one lives that
+	// was made before.
+	Standby bool `json:"standby,omitempty"`
 }
 
 // Validate rejects negative times.

@@ -32,6 +32,7 @@ export function opening(options: Options, { appRoot, storagePath }: Project) {
     sandbox,
     networkPolicy: options.networkPolicy,
     ...(options.idleTimeoutMs !== null && { idleTimeoutMs: options.idleTimeoutMs }),
+    ...(options.standby && { standby: true }),
     ...(templateRevision !== undefined && { templateRevision }),
     ...(options.onEvent && { events: true }),
   };

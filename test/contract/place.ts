@@ -37,7 +37,8 @@ export async function inPlace(factory: Factory, play: (place: Place) => Promise<
     directory,
     cacheDir,
     adapter(options) {
-      const adapter = factory.make({ ...options, cacheDir });
+      // What a case counts is its own: a standby comes with the cases that are about it.
+      const adapter = factory.make({ standby: false, ...options, cacheDir });
       return {
         prewarm: (input) => adapter.prewarm(input),
         async open(input) {

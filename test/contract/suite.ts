@@ -10,6 +10,7 @@ import { isolation } from "./cases/isolation.ts";
 import { run } from "./cases/run.ts";
 import { session } from "./cases/session.ts";
 import { spawn } from "./cases/spawn.ts";
+import { standbys } from "./cases/standby.ts";
 import { templates } from "./cases/templates.ts";
 import { terminal } from "./cases/terminal.ts";
 import { inPlace, type Place } from "./place.ts";
@@ -27,6 +28,7 @@ const areas: Readonly<Record<string, Cases>> = {
   files,
   isolation,
   home,
+  standbys,
   events,
 };
 

@@ -19,6 +19,7 @@ const rejected: Readonly<Record<string, { options: object; code?: string; names:
   "a negative timeout": { options: { runTimeoutMs: -1 }, names: /^runTimeoutMs: / },
   "half a millisecond": { options: { runTimeoutMs: 0.5 }, names: /^runTimeoutMs: / },
   "an unsafe integer": { options: { maxOutputBytes: 2 ** 53 }, names: /^maxOutputBytes: / },
+  "a standby that is neither": { options: { standby: 1 }, names: /^standby: / },
   "no idle time": { options: { idleTimeoutMs: 0 }, names: /^idleTimeoutMs: / },
   "unknown processes": { options: { processes: "job" }, names: /^processes: / },
   "an infinite limit": { options: { maxOutputBytes: Infinity }, names: /^maxOutputBytes: / },
@@ -75,6 +76,7 @@ test("options: what is left out or undefined has its default", () => {
     maxConcurrentProcesses: DEFAULT_MAX_CONCURRENT_PROCESSES,
     maxOutputBytes: DEFAULT_MAX_OUTPUT_BYTES,
     idleTimeoutMs: 900_000,
+    standby: true,
     processes: "session",
     onEvent: undefined,
   };

@@ -98,6 +98,7 @@ test("start: asks by the session's id, for the artifact's template and revision"
     sandbox,
     networkPolicy: "allow-all",
     idleTimeoutMs: 900_000,
+    standby: true,
     sessionKey: state.name,
     tags: { sessionId: "wrun_1" },
   };
@@ -165,6 +166,7 @@ test("resume: opens what is there and nothing else", async () => {
       sandbox,
       networkPolicy: "allow-all",
       idleTimeoutMs: 900_000,
+      standby: true,
       sessionKey: state.name,
       templateKey: null,
       existingOnly: true,

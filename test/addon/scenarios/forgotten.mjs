@@ -5,7 +5,8 @@ import fs from "node:fs";
 import { bwrap } from "../../../dist/index.js";
 
 const [appRoot] = process.argv.slice(2);
-const backend = bwrap({ networkPolicy: "deny-all" });
+// Without a standby: that has a pipe, too.
+const backend = bwrap({ networkPolicy: "deny-all", standby: false });
 const handle = await backend.create({
   templateKey: null,
   sessionKey: "forgotten",
