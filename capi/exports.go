@@ -66,6 +66,11 @@ func sbx_process_discard(env, call C.uint64_t, json C.sbx_json, jsonLen C.size_t
 	handle(env, call, json, jsonLen, data, dataLen, processDiscard)
 }
 
+//export sbx_process_keep
+func sbx_process_keep(env, call C.uint64_t, json C.sbx_json, jsonLen C.size_t, data C.sbx_bytes, dataLen C.size_t) {
+	handle(env, call, json, jsonLen, data, dataLen, processKeep)
+}
+
 //export sbx_process_write
 func sbx_process_write(env, call C.uint64_t, json C.sbx_json, jsonLen C.size_t, data C.sbx_bytes, dataLen C.size_t) {
 	handle(env, call, json, jsonLen, data, dataLen, processWrite)

@@ -262,6 +262,14 @@ type processRequest struct {
 	Process uint64 `json:"process"`
 }
 
+func processKeep(_ context.Context, e *environment, req processRequest, _ []byte) (any, []byte, error) {
+	p, err := lookup[*core.Process](e, "process", req.Process)
+	if err == nil {
+		p.KeepUnread()
+	}
+	return nil, nil, err
+}
+
 func processWrite(ctx context.Context, e *environment, req processRequest, data []byte) (any, []byte, error) {
 	p, err := lookup[*core.Process](e, "process", req.Process)
 	if err != nil {

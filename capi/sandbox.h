@@ -125,6 +125,11 @@ SBX_REQUEST(sbx_process_read);
 // sbx_process_discard gives up a stream: what the command still writes there is
 // thrown away, and the command does not notice. Request: process, stream. Reply: {}.
 SBX_REQUEST(sbx_process_discard);
+// sbx_process_keep keeps the output that nobody has begun to read, up to 4 MiB of each
+// stream, so that the command need not wait for a reader; more is thrown away
+// two seconds later unless somebody reads, and reading it fails with ERR_OUTPUT_LIMIT. Request:
+// process. Reply: {}.
+SBX_REQUEST(sbx_process_keep);
 // sbx_process_write writes data to stdin. Request: process. Reply: {}. Errors: EPIPE.
 SBX_REQUEST(sbx_process_write);
 // sbx_process_end closes stdin; into a terminal it types Ctrl-D. Request: process. Reply: {}.

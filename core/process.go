@@ -62,6 +62,11 @@ func (p *Process) Read(ctx context.Context, stream, limit int) ([]byte, error) {
 // away, and the command does not notice.
 func (p *Process) Discard(stream int) { p.process.Discard(stream) }
 
+// KeepUnread keeps the output that nobody has begun to read, so that the command need
+// not wait for a reader: up to 4 MiB of each stream. If there was more, and no reader
+// within two seconds, a Read fails with OutputLimit after that much.
+func (p *Process) KeepUnread() { p.process.KeepUnread() }
+
 // Write writes to the command's standard input and waits until it has taken
 // everything. Errors: EPIPE once nobody reads, or the stdin was not asked for.
 func (p *Process) Write(ctx context.Context, data []byte) error { return p.process.Write(ctx, data) }

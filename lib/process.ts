@@ -10,7 +10,8 @@ export interface SandboxProcess {
   readonly pid?: number;
   /**
    * What the command writes to stdout. Read on demand: a command whose output
-   * nobody reads comes to wait. Cancelling discards the rest unnoticed.
+   * nobody reads comes to wait, until `wait()` is called. Cancelling discards the rest
+   * unnoticed.
    */
   readonly stdout: ReadableStream<Uint8Array>;
   /** What the command writes to stderr; as independent as `stdout`. */
@@ -19,6 +20,11 @@ export interface SandboxProcess {
    * Resolves once the main process has exited, however often it is called;
    * death by signal n is 128+n. Rejects with the reason of a signal that
    * ended the command.
+   *
+   * It needs no reader: of a stream that nobody has begun to read by then, up to
+   * 4 MiB are kept for later. Where there is more, the command waits for a reader
+   * for another two seconds; then the rest is lost, and the stream says so with
+   * `ERR_OUTPUT_LIMIT` once the kept part has been read.
    */
   wait(): Promise<{ exitCode: number }>;
   /** Ends the command with every process it started. After its exit, and a second time, it does nothing. */
@@ -125,6 +131,8 @@ function processObject(
     stdout: outputStream(environment, handle, 1, ended("stdout")),
     stderr: outputStream(environment, handle, 2, ended("stderr")),
     async wait() {
+      // What fails is told by the wait itself.
+      if (!exit.isOver()) environment.call("processKeep", { process: handle.process }).catch(() => {});
       try {
         return await exit.code;
       } finally {

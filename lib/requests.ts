@@ -118,6 +118,7 @@ export interface Requests {
   >;
   readonly processRead: Call<OfStream & { readonly maxBytes: number }, { readonly end: boolean }>;
   readonly processDiscard: Call<OfStream>;
+  readonly processKeep: Call<OfProcess>;
   readonly processWrite: Call<OfProcess>;
   readonly processEnd: Call<OfProcess>;
   readonly processResize: Call<OfProcess & TerminalSize>;

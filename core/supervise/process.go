@@ -316,7 +316,8 @@ func (p *Process) Pid() int { return p.pid }
 // has exited a stream ends as soon as it is empty, even while a background
 // child still holds it; that child does not notice.
 //
-// Errors: Aborted, Busy while another Read of the stream is under way.
+// Errors: Aborted, Busy while another Read of the stream is under way, OutputLimit
+// after KeepUnread.
 func (p *Process) Read(ctx context.Context, stream, limit int) ([]byte, error) {
 	if stream != 1 && stream != 2 {
 		return nil, errdefs.Invalid("stream", "must be 1 or 2")
@@ -328,8 +329,16 @@ func (p *Process) Read(ctx context.Context, stream, limit int) ([]byte, error) {
 // away, and the command does not notice. A Read under way ends with io.EOF.
 func (p *Process) Discard(stream int) {
 	if stream == 1 || stream == 2 {
-		p.streams[stream].discard()
+		p.streams[stream].forsake()
 	}
+}
+
+// KeepUnread has the output of streams that nobody has begun to read kept, up to 4 MiB
+// of each, so that the command need not wait for a reader. If there is more and nobody
+// comes within two seconds, the rest is thrown away, and the last Read of the stream says so with OutputLimit.
+func (p *Process) KeepUnread() {
+	p.streams[1].keep()
+	p.streams[2].keep()
 }
 
 // Write writes to the command's standard input and waits until it has taken
@@ -515,7 +524,7 @@ func (p *Process) Release() {
 	_ = p.stdin.giveUp()
 	for _, s := range p.streams {
 		if s != nil {
-			s.discard()
+			s.forsake()
 		}
 	}
 }

@@ -464,3 +464,78 @@ func TestProcess_UnexpectedEnd(t *testing.T) {
 	require.Equal(t, errdefs.Internal, errdefs.CodeOf(err))
 	require.False(t, errors.Is(err, errdefs.New(errdefs.Closed, "", "")))
 }
+
+func TestKeepUnread_LetsTheCommandEnd(t *testing.T) {
+	g, _ := sandbox(t)
+	p := spawn(t, g, bash("head -c 2000000 /dev/zero; head -c 3000000 /dev/zero >&2; exit 3"))
+	p.KeepUnread()
+	p.KeepUnread()
+	require.Equal(t, 3, exitCode(t, p))
+	require.Len(t, readAll(t, p, 1), 2_000_000)
+	require.Len(t, readAll(t, p, 2), 3_000_000)
+	require.Empty(t, readAll(t, p, 1))
+}
+
+func TestKeepUnread_AReaderTakesOver(t *testing.T) {
+	g, workspace := sandbox(t)
+	p := spawn(t, g, bash("echo first; until [ -e go ]; do sleep 0.01; done; head -c 20000000 /dev/zero; exit 5"))
+	p.KeepUnread()
+	require.Eventually(t, func() bool {
+		p.streams[1].mu.Lock()
+		k := p.streams[1].kept
+		p.streams[1].mu.Unlock()
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return len(k.data) > 0
+	}, 5*time.Second, time.Millisecond)
+	// What is kept comes first, at most so much at once; then the stream is pulled again.
+	data, err := p.Read(t.Context(), 1, 3)
+	require.NoError(t, err)
+	require.Equal(t, "fir", string(data))
+	require.NoError(t, os.WriteFile(workspace+"/go", nil, 0o600))
+	require.Len(t, readAll(t, p, 1), len("st\n")+20_000_000)
+	require.Equal(t, 5, exitCode(t, p))
+}
+
+func TestKeepUnread_TooMuchIsToldToTheReader(t *testing.T) {
+	g, _ := sandbox(t)
+	exact := spawn(t, g, bash(fmt.Sprintf("head -c %d /dev/zero", keptBytes)))
+	over := spawn(t, g, bash("exec head -c 30000000 /dev/zero"))
+	for _, p := range []*Process{exact, over} {
+		p.KeepUnread()
+		require.Equal(t, 0, exitCode(t, p), "it hung, or noticed")
+	}
+	require.Len(t, readAll(t, exact, 1), keptBytes)
+	var got int
+	for {
+		data, err := over.Read(t.Context(), 1, 1<<20)
+		if err != nil {
+			require.Equal(t, errdefs.OutputLimit, errdefs.CodeOf(err))
+			break
+		}
+		got += len(data)
+	}
+	require.Equal(t, keptBytes, got)
+	require.LessOrEqual(t, cap(over.streams[1].kept.data), keptBytes)
+}
+
+func TestKeepUnread_AFloodWaitsForAReaderInTime(t *testing.T) {
+	g, _ := sandbox(t)
+	p := spawn(t, g, bash("exec head -c 30000000 /dev/zero"))
+	p.KeepUnread()
+	<-time.After(200 * time.Millisecond) // ten times what it takes to fill
+	require.Len(t, readAll(t, p, 1), 30_000_000)
+	require.Equal(t, 0, exitCode(t, p))
+}
+
+func TestKeepUnread_IsNotForWhoReads(t *testing.T) {
+	g, _ := sandbox(t)
+	p := spawn(t, g, bash("echo up; exec yes"))
+	readUntil(t, p, 1, "up")
+	p.KeepUnread()
+	require.Nil(t, p.streams[1].kept)
+	p.Discard(2)
+	p.Release()
+	require.Equal(t, io.EOF, func() error { _, err := p.Read(t.Context(), 2, 1); return err }())
+	require.NoError(t, p.Kill(t.Context()))
+}

@@ -23,7 +23,8 @@ const (
 )
 
 // stream is the reading end of a command's stdout or stderr. It is pulled:
-// nothing is read ahead, so a slow reader makes the command wait.
+// nothing is read ahead, so a slow reader makes the command wait; see keep for what
+// nobody reads.
 type stream struct {
 	// gone is called once, without mu, when nobody reads any more although there
 	// may still be something. At the end of the pipe it is not: nobody writes there.
@@ -40,6 +41,8 @@ type stream struct {
 	// rest is what may still be read once lateOutput has passed: what lay in
 	// the pipe then. Negative until that is known.
 	rest int
+	// kept is set once keep has begun to read ahead.
+	kept *kept
 }
 
 func newStream(file *os.File, gone func()) *stream {
@@ -59,6 +62,19 @@ func (s *stream) read(ctx context.Context, limit int) ([]byte, error) {
 	if ctx.Err() != nil {
 		return nil, aborted(ctx, "read")
 	}
+	s.mu.Lock()
+	kept := s.kept
+	s.mu.Unlock()
+	if kept != nil {
+		if data, err := kept.take(limit); len(data) > 0 || err != nil {
+			return data, err
+		}
+	}
+	return s.readPipe(ctx, limit)
+}
+
+// readPipe is read for what is not kept.
+func (s *stream) readPipe(ctx context.Context, limit int) ([]byte, error) {
 	s.mu.Lock()
 	if s.reading {
 		s.mu.Unlock()

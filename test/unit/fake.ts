@@ -52,6 +52,7 @@ const names: readonly RequestName[] = [
   "spawn",
   "processRead",
   "processDiscard",
+  "processKeep",
   "processWrite",
   "processEnd",
   "processWait",

@@ -19,6 +19,7 @@ const starting = {
   processKill: done,
   processRelease: done,
   processDiscard: done,
+  processKeep: done,
   processEnd: done,
   cancel: done,
 };

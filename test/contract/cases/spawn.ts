@@ -130,6 +130,51 @@ export const spawn: Cases = {
     assert.equal(await textOf(p.stderr), "err\n");
   },
 
+  "wait() needs no reader for 2 MB either, which can be read afterwards": async ({ session }) => {
+    const { spawn } = await session();
+    const p = await spawn({ command: "head -c 2000000 /dev/zero; head -c 1000000 /dev/zero >&2; exit 3" });
+    assert.deepEqual(await within(20_000, "wait()", p.wait()), { exitCode: 3 });
+    assert.equal((await bytesOf(p.stdout)).length, 2_000_000);
+    assert.equal((await bytesOf(p.stderr)).length, 1_000_000);
+    const unread = await spawn({ command: "head -c 2000000 /dev/zero" });
+    assert.deepEqual(await within(20_000, "wait()", unread.wait()), { exitCode: 0 });
+  },
+
+  "wait() resolves for a flood that nobody reads, which says what it has lost": async ({ session }) => {
+    const { spawn } = await session();
+    const p = await spawn({ command: "head -c 9000000 /dev/zero; echo whole >&2" });
+    assert.deepEqual(await within(20_000, "wait()", p.wait()), { exitCode: 0 });
+    const reader = p.stdout.getReader();
+    let bytes = 0;
+    await assert.rejects(async () => {
+      for (;;) bytes += (await reader.read()).value!.byteLength;
+    }, code("ERR_OUTPUT_LIMIT"));
+    assert.equal(bytes, 4 << 20);
+    assert.equal(await textOf(p.stderr), "whole\n");
+  },
+
+  "who reads while another waits gets every byte, whoever comes first": async ({ session }) => {
+    const { spawn } = await session();
+    const command = "seq 200000; sleep 0.05; seq 2000000";
+    const expected = (await bytesOf((await spawn({ command })).stdout)).length;
+    for (const pause of [0, 0, 20, 60]) {
+      const p = await spawn({ command });
+      const waited = p.wait();
+      if (pause > 0) await setTimeout(pause);
+      assert.equal((await bytesOf(p.stdout)).length, expected);
+      assert.deepEqual(await waited, { exitCode: 0 });
+    }
+  },
+
+  "a stream that was kept unread can be cancelled": async ({ session }) => {
+    const { spawn } = await session();
+    const p = await spawn({ command: "head -c 3000000 /dev/zero; sleep 0.1; echo end >&2; exit 4" });
+    const waited = p.wait();
+    await p.stdout.cancel();
+    assert.equal(await textOf(p.stderr), "end\n");
+    assert.deepEqual(await within(20_000, "wait()", waited), { exitCode: 4 });
+  },
+
   "kill() ends the whole tree, as often as it is called": async ({ session }) => {
     const { spawn } = await session();
     const [a, b] = [nap(), nap()];
