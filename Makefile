@@ -41,6 +41,9 @@ test: deps build gotest $(TEST_ADDON) test-types test-capi test-pack
 bench: deps build ## measure ratios in one run; JSON goes to build/bench.json
 	@$(NODE) sh tools/run-script.sh "make bench" test/bench/run.mjs
 
+chart: node ## draw docs/bench.json, a committed report of make bench, as docs/bench.svg
+	@$(NODE) sh tools/run-script.sh "make chart" test/bench/chart.mjs
+
 lint: lint-go lint-c lint-ts lint-sh ## run every linter
 
 fmt: lint-tools $(NPM_STAMP) ## format Go, C, C++, TypeScript
@@ -143,5 +146,5 @@ lint-ts: $(NPM_STAMP)
 lint-sh: lint-tools
 	@git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck
 
-.PHONY: help build demo test bench lint fmt check pack clean deps node native dist image gotest \
+.PHONY: help build demo test bench chart lint fmt check pack clean deps node native dist image gotest \
   test-go test-node test-types test-capi test-rules test-pack test-eve fmt-check lint-tools lint-go lint-c lint-ts lint-sh
