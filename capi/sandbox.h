@@ -105,12 +105,14 @@ SBX_REQUEST(sbx_session_delete);
 
 // sbx_run runs a command to its end and collects its output.
 // Request: session, command, workingDirectory?, env? (null takes a variable away),
-// timeZone? (the caller's TZ), timeoutMs?, maxOutputBytes?, maxProcesses?.
+// timeZone? (the caller's TZ), timeoutMs?, maxOutputBytes?, maxProcesses?,
+// noQueue?.
 // Reply: {exitCode, stdoutLength, stdoutBytes, stderrBytes, stdoutTruncated,
 // stderrTruncated, durationMs}; data is what was captured: stdoutLength bytes of
 // stdout, then stderr. The bytes count what arrived, which of a truncated stream is
 // more: there a line between head and tail says how much is missing.
-// Errors: ERR_TIMEOUT, ERR_OUTPUT_LIMIT, ERR_ABORTED, each with data as captured
+// Errors: ERR_BUSY with limit and live, with noQueue; ERR_TIMEOUT, ERR_OUTPUT_LIMIT,
+// ERR_ABORTED, each with data as captured
 // and the members of the reply beside the error.
 SBX_REQUEST(sbx_run);
 // sbx_spawn starts a command. Request: as sbx_run without timeoutMs and

@@ -74,7 +74,10 @@ func (h *Handle) start(ctx context.Context, op string, cmd spec.Command) (*Proce
 	if err := h.usable(op); err != nil {
 		return nil, err
 	}
-	free, err := h.session.slot(ctx, cmd.MaxProcesses)
+	free, err := h.session.turns.take(ctx, cmd.MaxProcesses, cmd.NoQueue)
+	if errdefs.CodeOf(err) == errdefs.Busy {
+		return nil, err
+	}
 	if err != nil {
 		return nil, errdefs.Abort(ctx, op, "")
 	}

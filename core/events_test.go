@@ -281,6 +281,8 @@ func TestEvents_ReasonIsWhatEndedTheCommand(t *testing.T) {
 
 func TestEvents_WhatDoesNotStartIsNotTold(t *testing.T) {
 	w := watch(t)
+	_, err := w.Spawn(t.Context(), spec.Command{Command: "true", WorkingDirectory: "/nope"})
+	require.Equal(t, errdefs.Code("ENOENT"), errdefs.CodeOf(err))
 	first, err := w.Spawn(t.Context(), spec.Command{Command: "sleep 300", MaxProcesses: 1})
 	require.NoError(t, err)
 	defer first.Release()
@@ -292,8 +294,6 @@ func TestEvents_WhatDoesNotStartIsNotTold(t *testing.T) {
 	cancel()
 	_, err = w.Run(ctx, script("true"), spec.Limits{})
 	require.Equal(t, errdefs.Aborted, errdefs.CodeOf(err))
-	_, err = w.Spawn(t.Context(), spec.Command{Command: "true", WorkingDirectory: "/nope"})
-	require.Equal(t, errdefs.Code("ENOENT"), errdefs.CodeOf(err))
 	require.Len(t, w.of(event.CommandStarted), 1)
 	require.NoError(t, w.Stop(t.Context()))
 	require.Equal(t, []event.Reason{event.ReasonCleanup}, w.ends(1))

@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
 	"github.com/evelandhq/sandbox-bwrap/core/spec"
 	"github.com/evelandhq/sandbox-bwrap/core/store"
@@ -27,6 +25,9 @@ type Session struct {
 	// gone is called when the last client has left.
 	gone func()
 
+	// turns bounds live commands.
+	turns turns
+
 	// opening serialises open and close of the directory and guards held and the
 	// count in it. It is held across system calls, but only those who need the
 	// same directory wait for it.
@@ -40,9 +41,6 @@ type Session struct {
 	// live are the generations that are not over, all of one shape but for those
 	// on their way out: one at most, unless they are for one command each.
 	live map[*generation]struct{}
-	// slots bounds live commands by slotLimit; a different limit makes new slots.
-	slots     *semaphore.Weighted
-	slotLimit int64
 	// commands counts live commands.
 	commands int
 	// made is set until the first sandbox of a session that this process has made,
@@ -138,23 +136,6 @@ func (s *Session) unused() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.clients) == 0
-}
-
-// slot waits for the command's turn, first come first served. Zero limits nothing.
-func (s *Session) slot(ctx context.Context, limit int64) (free func(), err error) {
-	if limit == 0 {
-		return func() {}, nil
-	}
-	s.mu.Lock()
-	if s.slotLimit != limit {
-		s.slots, s.slotLimit = semaphore.NewWeighted(limit), limit
-	}
-	slots := s.slots
-	s.mu.Unlock()
-	if err := slots.Acquire(ctx, 1); err != nil {
-		return nil, context.Cause(ctx)
-	}
-	return func() { slots.Release(1) }, nil
 }
 
 // commandAdmitted announces a command of g, before it can start: the end of g waits

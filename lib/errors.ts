@@ -20,7 +20,7 @@ export type SandboxErrorCode =
   | "ERR_SESSION_GONE"
   /** The session or process had ended before the call. */
   | "ERR_CLOSED"
-  /** An admission limit is reached; see `retryable`. */
+  /** There is no room for another command; see `retryable`, and `limit` and `live` where an option says so. */
   | "ERR_BUSY"
   /** The command was cancelled other than by the caller's signal. */
   | "ERR_ABORTED"
@@ -69,6 +69,10 @@ export interface SandboxErrorInfo {
   readonly stderrBytes?: number;
   /** How long a command had run when it was ended. */
   readonly durationMs?: number;
+  /** How many commands may be live, of a command refused for it: the smallest limit that holds. */
+  readonly limit?: number;
+  /** How many commands of the session were live then. */
+  readonly live?: number;
   /** The error behind this one. */
   readonly cause?: unknown;
 }
@@ -93,6 +97,8 @@ export class SandboxError extends Error implements SandboxErrorInfo {
   declare readonly stdoutBytes?: number;
   declare readonly stderrBytes?: number;
   declare readonly durationMs?: number;
+  declare readonly limit?: number;
+  declare readonly live?: number;
 
   /** Makes an error; everything in `info` becomes a member. */
   constructor(code: SandboxErrorCode, message: string, info: SandboxErrorInfo = {}) {
@@ -121,13 +127,15 @@ export function decodeError(
   facts: Partial<RunFacts> = {},
   output: Uint8Array = new Uint8Array(),
 ): Error {
-  const { code, op, path, message, remedy, detail } = error;
+  const { code, op, path, message, remedy, detail, limit, live } = error;
   if (!code.startsWith("ERR_")) return fileError(code, message, op, path);
   const info: { -readonly [K in keyof SandboxErrorInfo]: SandboxErrorInfo[K] } = {};
   if (op) info.op = op;
   if (path) info.path = path;
   if (remedy) info.remedy = remedy;
   if (detail) info.detail = detail;
+  if (limit !== undefined) info.limit = limit;
+  if (live !== undefined) info.live = live;
   if (facts.stdoutLength !== undefined) {
     const { stdoutLength, stdoutBytes, stderrBytes, stdoutTruncated, stderrTruncated, durationMs } = facts as RunFacts;
     const told = { stdoutBytes, stderrBytes, stdoutTruncated, stderrTruncated, durationMs };

@@ -62,8 +62,18 @@ export interface BwrapSandboxCreateOptions {
   readonly templateRevision?: string | null | undefined;
   /** Limit of one `run()` in milliseconds; `null` is none. Default {@link DEFAULT_RUN_TIMEOUT_MS}. `spawn()` has no limit. */
   readonly runTimeoutMs?: number | null | undefined;
-  /** Limit of live commands of a session; more wait their turn. `null` is none. Default {@link DEFAULT_MAX_CONCURRENT_PROCESSES}. */
+  /**
+   * Limit of live commands of a session; more wait their turn, see `queue`. Where
+   * one session is opened with several limits, the smallest of the commands that
+   * live or wait holds. `null` is none. Default {@link DEFAULT_MAX_CONCURRENT_PROCESSES}.
+   */
   readonly maxConcurrentProcesses?: number | null | undefined;
+  /**
+   * Whether a command over `maxConcurrentProcesses` waits its turn, first come first
+   * served, which counts in `runTimeoutMs`. With `false` it rejects at once with
+   * `ERR_BUSY`. Default `true`.
+   */
+  readonly queue?: boolean | undefined;
   /** Limit of what one `run()` may write, stdout and stderr together, in bytes; `null` is none. Default {@link DEFAULT_MAX_OUTPUT_BYTES}. */
   readonly maxOutputBytes?: number | null | undefined;
   /**
@@ -113,6 +123,7 @@ export interface Options {
   readonly templateRevision?: string;
   readonly runTimeoutMs: number | null;
   readonly maxConcurrentProcesses: number | null;
+  readonly queue: boolean;
   readonly maxOutputBytes: number | null;
   readonly standby: boolean;
   readonly idleTimeoutMs: number | null;
@@ -157,6 +168,7 @@ function takeOptions(take: Take): Options {
     bwrapPath: take("bwrapPath", nonEmpty) ?? "bwrap",
     runTimeoutMs: take("runTimeoutMs", orNull(limit), DEFAULT_RUN_TIMEOUT_MS),
     maxConcurrentProcesses: take("maxConcurrentProcesses", orNull(limit), DEFAULT_MAX_CONCURRENT_PROCESSES),
+    queue: take("queue", flag, true),
     maxOutputBytes: take("maxOutputBytes", orNull(limit), DEFAULT_MAX_OUTPUT_BYTES),
     standby: take("standby", flag) ?? true,
     idleTimeoutMs: take("idleTimeoutMs", orNull(limit), DEFAULT_IDLE_TIMEOUT_MS),

@@ -33,6 +33,8 @@ export interface CommandRequest {
   /** TZ of this process; absent when it has none. */
   readonly timeZone?: string;
   readonly maxProcesses?: number;
+  /** Refuses the command where it would have to wait for its turn. */
+  readonly noQueue?: true;
 }
 
 /** The size of a terminal in characters, each from 1 to 65535. */
@@ -61,6 +63,8 @@ export interface WireError {
   readonly path?: string;
   readonly remedy?: string;
   readonly detail?: string;
+  readonly limit?: number;
+  readonly live?: number;
 }
 
 interface Call<Request, Reply = object> {

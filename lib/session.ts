@@ -153,6 +153,7 @@ export function createOperations(environment: Environment, session: OpenSession,
     // As this process has it now: a library sees only what it was at the start.
     ...(process.env["TZ"] !== undefined && { timeZone: process.env["TZ"] }),
     ...(options.maxConcurrentProcesses !== null && { maxProcesses: options.maxConcurrentProcesses }),
+    ...(!options.queue && { noQueue: true }),
   });
   const limits = {
     ...(options.runTimeoutMs !== null && { timeoutMs: options.runTimeoutMs }),

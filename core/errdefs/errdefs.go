@@ -72,6 +72,8 @@ type Error struct {
 	// Detail is the evidence of a set-up failure, such as what bwrap wrote on stderr.
 	// It never holds what a command wrote.
 	Detail string
+	// Limit and Live say, of a Busy, how many there may be and how many there are.
+	Limit, Live int64
 	// Err is the cause.
 	Err error
 }
@@ -185,6 +187,8 @@ type wireError struct {
 	Message string `json:"message"`
 	Remedy  string `json:"remedy,omitempty"`
 	Detail  string `json:"detail,omitempty"`
+	Limit   int64  `json:"limit,omitempty"`
+	Live    int64  `json:"live,omitempty"`
 }
 
 // Marshal returns err in the JSON shape that crosses the boundary.
@@ -193,8 +197,9 @@ func Marshal(err error) json.RawMessage {
 	var e *Error
 	if errors.As(err, &e) {
 		w.Op, w.Path, w.Remedy, w.Detail = e.Op, e.Path, e.Remedy, e.Detail
+		w.Limit, w.Live = e.Limit, e.Live
 	}
-	// Strings only: Marshal cannot fail.
+	// Strings and numbers only: Marshal cannot fail.
 	out, _ := json.Marshal(w)
 	return out
 }

@@ -216,8 +216,11 @@ type Command struct {
 	// Pty gives the command a terminal of that size instead of streams; Stdin is
 	// then of no account. Nil means none.
 	Pty *TerminalSize `json:"pty,omitempty"`
-	// MaxProcesses bounds the session's live commands; more wait their turn. Zero means no bound.
+	// MaxProcesses bounds the session's live commands, also for those that bring a
+	// larger bound while this one waits or lives. Zero means no bound.
 	MaxProcesses int64 `json:"maxProcesses,omitempty"`
+	// NoQueue refuses the command where it would have to wait for its turn.
+	NoQueue bool `json:"noQueue,omitempty"`
 }
 
 // Validate rejects what the kernel or bash could not take, before anything starts.

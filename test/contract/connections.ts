@@ -71,6 +71,7 @@ const factory: Factory = {
   },
   except: {
     "a timeout ends the whole tree and hands over what was captured": "eve's run() is a spawn(), which has no limit",
+    "waiting for a turn counts in the time limit": "eve's run() is a spawn(), which has no limit",
     "the output limit ends the whole tree and keeps head and tail": "eve's run() is a spawn(), which has no limit",
     "the output limit cuts no character in two": "eve's run() is a spawn(), which has no limit",
     "aborted meanwhile: what was captured is found by the reason":

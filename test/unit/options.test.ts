@@ -24,6 +24,7 @@ const rejected: Readonly<Record<string, { options: object; code?: string; names:
   "unknown processes": { options: { processes: "job" }, names: /^processes: / },
   "an infinite limit": { options: { maxOutputBytes: Infinity }, names: /^maxOutputBytes: / },
   "a limit as text": { options: { maxConcurrentProcesses: "64" }, names: /^maxConcurrentProcesses: / },
+  "a word for a flag": { options: { queue: "no" }, names: /^queue: / },
   NaN: { options: { maxConcurrentProcesses: NaN }, names: /^maxConcurrentProcesses: / },
   "a policy of another kind": {
     options: { networkPolicy: { allow: { "example.com": [] } } },
@@ -74,6 +75,7 @@ test("options: what is left out or undefined has its default", () => {
     bwrapPath: "bwrap",
     runTimeoutMs: DEFAULT_RUN_TIMEOUT_MS,
     maxConcurrentProcesses: DEFAULT_MAX_CONCURRENT_PROCESSES,
+    queue: true,
     maxOutputBytes: DEFAULT_MAX_OUTPUT_BYTES,
     idleTimeoutMs: 900_000,
     standby: true,

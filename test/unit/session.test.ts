@@ -91,6 +91,18 @@ test("run: without limits sends none, and nothing of this process's environment"
   });
 });
 
+test("commands: queue false is told with each of them", async () => {
+  const fake = fakeNative({ run: (received) => received.ok(ran) });
+  for (const [queue, noQueue] of [
+    [false, true],
+    [true, undefined],
+    [undefined, undefined],
+  ] as const) {
+    await sessionOf(fake, { queue }).run({ command: "x" });
+    assert.equal((fake.received.at(-1)?.request as { noQueue?: true }).noQueue, noQueue);
+  }
+});
+
 test("commands: bring the time zone that this process has at that moment", async (t) => {
   t.after(() => delete process.env["TZ"]);
   const fake = fakeNative({ run: (received) => received.ok(ran) });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 
 import { SandboxError, type SandboxOperations } from "../../../lib/index.ts";
-import { nap, until } from "../host.ts";
+import { nap, until, within } from "../host.ts";
 import { code } from "../place.ts";
 import type { Cases } from "../suite.ts";
 
@@ -130,6 +130,65 @@ export const input: Cases = {
     controller.abort("enough");
     await assert.rejects(aborted, (reason) => reason === "enough");
     assert.equal(left.alive(), 0);
+  },
+
+  "with queue false a command over the limit is refused, with the limit and the number of live ones": async ({
+    open,
+    watch,
+  }) => {
+    const { onEvent, events } = watch();
+    const { session } = await open({ queue: false, maxConcurrentProcesses: 2, onEvent });
+    const held = await Promise.all([0, 1].map(() => session.spawn({ command: "exec sleep 600" })));
+    for (const start of [session.run, session.spawn]) {
+      await assert.rejects(start({ command: "touch ran" }), (error: unknown) => {
+        code("ERR_BUSY")(error);
+        assert.ok(error instanceof SandboxError);
+        assert.deepEqual([error.limit, error.live, error.retryable], [2, 2, true]);
+        assert.match(error.message, /2 .*2/);
+        return true;
+      });
+    }
+    await held[0]!.kill();
+    assert.deepEqual(await session.run({ command: "ls" }), { exitCode: 0, stdout: "", stderr: "" });
+    await held[1]!.kill();
+    assert.equal(events.filter(({ type }) => type === "command.started").length, 3);
+  },
+
+  "waiting for a turn counts in the time limit": async ({ open }) => {
+    const { session } = await open({ maxConcurrentProcesses: 1, runTimeoutMs: 300 });
+    const held = await session.spawn({ command: "exec sleep 600" });
+    await assert.rejects(within(20_000, "the time limit", session.run({ command: "touch ran" })), code("ERR_TIMEOUT"));
+    await held.kill();
+    assert.equal((await session.run({ command: "ls" })).stdout, "");
+  },
+
+  "who gives up waiting for a turn leaves it to the next": async ({ open }) => {
+    const { session } = await open({ maxConcurrentProcesses: 1 });
+    const held = await session.spawn({ command: "exec sleep 600" });
+    const controller = new AbortController();
+    const gone = session.run({ command: "touch ran", abortSignal: controller.signal });
+    const others = [1, 2, 3].map((n) => session.run({ command: `echo ${n}` }));
+    controller.abort("gone");
+    await assert.rejects(gone, (reason) => reason === "gone");
+    await held.kill();
+    const results = await within(20_000, "the others", Promise.all(others));
+    assert.deepEqual(
+      results.map(({ stdout }) => stdout),
+      ["1\n", "2\n", "3\n"],
+    );
+    assert.equal(await session.readTextFile({ path: "ran" }), null);
+  },
+
+  "two limits for one session: never more live than the smaller one allows": async ({ open, watch }) => {
+    const { onEvent, events } = watch();
+    const { session: narrow } = await open({ maxConcurrentProcesses: 2, onEvent });
+    const { session: wide } = await open({ maxConcurrentProcesses: 8, onEvent });
+    const held = await narrow.spawn({ command: "exec sleep 600" });
+    await Promise.all(Array.from({ length: 12 }, () => wide.run({ command: "sleep 0.05" })));
+    await held.kill();
+    const live = events.map((event) => (event.type === "command.started" ? event.liveProcesses : 0));
+    assert.equal(live.filter((n) => n > 0).length, 13);
+    assert.equal(Math.max(...live), 2);
   },
 
   "login files run before a long script as before a short one, and cannot take it": async ({ session }) => {
