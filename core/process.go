@@ -27,6 +27,8 @@ type Process struct {
 	began      time.Time
 	free       func()
 	read       [3]atomic.Int64
+	// told is closed once the end has been told and the slot is free.
+	told chan struct{}
 
 	// mu guards the fields below it.
 	mu     sync.Mutex
@@ -36,7 +38,7 @@ type Process struct {
 
 func newProcess(s *Session, g *generation, process *supervise.Process) *Process {
 	p := &Process{
-		session: s, generation: g, process: process, began: time.Now(), free: func() {},
+		session: s, generation: g, process: process, began: time.Now(), free: func() {}, told: make(chan struct{}),
 		command: g.id + "-" + strconv.FormatUint(commandNumber.Add(1), 10),
 	}
 	g.emit(s, event.Event{
@@ -92,6 +94,9 @@ func (p *Process) Wait(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	if err := p.awaitTold(ctx, "wait"); err != nil {
+		return 0, err
+	}
 	if p.generation.own {
 		select {
 		case <-p.generation.ended:
@@ -111,7 +116,20 @@ func (p *Process) Kill(ctx context.Context, reason event.Reason) error {
 		p.killed = reason
 	}
 	p.mu.Unlock()
-	return p.process.Kill(ctx)
+	if err := p.process.Kill(ctx); err != nil {
+		return err
+	}
+	return p.awaitTold(ctx, "kill")
+}
+
+// awaitTold is for those who learn of the end: their next call finds the slot free.
+func (p *Process) awaitTold(ctx context.Context, op string) error {
+	select {
+	case <-p.told:
+		return nil
+	case <-ctx.Done():
+		return errdefs.Abort(ctx, op, "")
+	}
 }
 
 // Release gives the process up: it goes on, and its output is discarded.
@@ -138,6 +156,7 @@ func (p *Process) finish(f finished) {
 	if !first {
 		return
 	}
+	defer close(p.told)
 	defer p.free()
 	e := event.Event{
 		Type: event.CommandFinished, CommandID: p.command, Pid: p.process.Pid(), Reason: reason,
