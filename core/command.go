@@ -68,6 +68,9 @@ func (h *Handle) start(ctx context.Context, op string, cmd spec.Command) (*Proce
 	if err := cmd.Validate(); err != nil {
 		return nil, err
 	}
+	if err := fits(cmd); err != nil {
+		return nil, err
+	}
 	if ctx.Err() != nil {
 		return nil, errdefs.Abort(ctx, op, "")
 	}

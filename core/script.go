@@ -1,8 +1,11 @@
 package core
 
 import (
+	"fmt"
 	"strings"
 
+	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
+	"github.com/evelandhq/sandbox-bwrap/core/internal/linux"
 	"github.com/evelandhq/sandbox-bwrap/core/spec"
 	"github.com/evelandhq/sandbox-bwrap/core/supervise"
 )
@@ -45,6 +48,32 @@ var readScript = strings.Join([]string{
 	`fi`,
 	`eval "$__sandbox_script"`,
 }, "; ")
+
+// ownArguments is more than everything takes that is not the author's.
+const ownArguments = 16 << 10
+
+// fits refuses what the kernel would refuse when bash is started, before anything is.
+func fits(cmd spec.Command) error {
+	const perString = len("=\x00") + 8 // and a pointer
+	needed := ownArguments
+	if len(cmd.Command) <= maxArgument {
+		needed += len(cmd.Command)
+	}
+	for name, value := range cmd.Env {
+		if value == nil {
+			continue
+		}
+		needed += len(name) + len(*value) + perString
+		if name == "PATH" {
+			needed += len(spec.Carrier(name)) + len(*value) + perString
+		}
+	}
+	if space := linux.ArgumentSpace(); needed > space {
+		return errdefs.Invalid("env", fmt.Sprintf(
+			"the variables take %d bytes, with the command where that is short; the kernel takes at most %d, a quarter of the stack's limit", needed, space))
+	}
+	return nil
+}
 
 // loginShell returns how the login shell that runs a command's script is started.
 func loginShell(login spec.Login, cmd spec.Command) supervise.Command {

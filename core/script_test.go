@@ -1,13 +1,47 @@
 package core
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
+	"github.com/evelandhq/sandbox-bwrap/core/event"
+	"github.com/evelandhq/sandbox-bwrap/core/internal/linux"
 	"github.com/evelandhq/sandbox-bwrap/core/spec"
 )
+
+// What is let through must be what the kernel takes; what is not may be a little less.
+func TestFits_AsTheKernelDoes(t *testing.T) {
+	w := watch(t)
+	space := linux.ArgumentSpace()
+	filled := func(bytes int) spec.Command {
+		const each = 100_000
+		cmd := spec.Command{Command: strings.Repeat(" ", maxArgument-4) + "true", Env: map[string]*string{}}
+		for i := 0; bytes > 0; i++ {
+			value := strings.Repeat("x", min(bytes, each))
+			cmd.Env[fmt.Sprintf("V%03d", i)] = &value
+			bytes -= len(value) + len("V000=") + 1 + 8
+		}
+		return cmd
+	}
+	for _, tc := range []struct {
+		bytes int
+		fits  bool
+	}{{space - maxArgument - ownArguments - 1000, true}, {space, false}, {20 << 20, false}} {
+		_, err := w.Run(t.Context(), filled(tc.bytes), spec.Limits{})
+		if tc.fits {
+			require.NoError(t, err)
+			continue
+		}
+		var known *errdefs.Error
+		require.ErrorAs(t, err, &known)
+		require.Equal(t, []any{errdefs.InvalidArgument, "env"}, []any{known.Code, known.Op})
+	}
+	require.Len(t, w.of(event.CommandStarted), 1)
+}
 
 // Arguments are for everybody to read: nothing of the author's stands there but a
 // script that is short.

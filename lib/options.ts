@@ -249,12 +249,29 @@ function members(value: unknown, field: string): Take {
     const member = value[name];
     return member === undefined ? fallback : check(member, name);
   };
-  const nothingElse = () => {
-    for (const name of Object.keys(value)) {
-      if (!known.has(name)) throw invalid(name, `is not an option; there are ${[...known].join(", ")}`);
-    }
-  };
+  const nothingElse = () => rejectOthers(Object.keys(value), known);
   return Object.assign(take as Take, { nothingElse });
+}
+
+function rejectOthers(names: readonly string[], known: ReadonlySet<string>): void {
+  for (const name of names) {
+    if (!known.has(name)) throw invalid(name, `is not an option; there are ${[...known].join(", ")}`);
+  }
+}
+
+/**
+ * Checks the object of a call for members that are not `known`, and its signal.
+ * What is `undefined` says nothing: eve hands on what it was given.
+ */
+export function checkCall(call: unknown, known: ReadonlySet<string>): void {
+  if (!isObject(call)) throw invalid("options", "must be an object");
+  const given = Object.keys(call).filter((name) => call[name] !== undefined);
+  rejectOthers(given, known);
+  const { abortSignal } = call;
+  // Not by its class: it may be another realm's.
+  if (abortSignal !== undefined && !(isObject(abortSignal) && typeof abortSignal["addEventListener"] === "function")) {
+    throw invalid("abortSignal", "must be an AbortSignal");
+  }
 }
 
 function isObject(value: unknown): value is Readonly<Record<string, unknown>> {

@@ -1,7 +1,7 @@
 import type { Environment, OpenSession } from "./environment.ts";
 import { decodeOutput, invalid, SandboxError } from "./errors.ts";
 import { openFile, writeStream } from "./files.ts";
-import { type BwrapNetworkPolicy, networkPolicy, type Options, text, variables } from "./options.ts";
+import { type BwrapNetworkPolicy, checkCall, networkPolicy, type Options, text, variables } from "./options.ts";
 import {
   checkTerminalSize,
   type SandboxProcess,
@@ -13,6 +13,8 @@ import type { CommandRequest, TerminalSize } from "./requests.ts";
 import { checkEncoding, checkLineRange, decode, encode, sliceLines } from "./text.ts";
 
 const workspace = "/workspace";
+const runOptions: ReadonlySet<string> = new Set(["command", "workingDirectory", "env", "abortSignal"]);
+const spawnOptions: ReadonlySet<string> = new Set([...runOptions, "stdin", "pty"]);
 
 interface Abortable {
   /** Ends the operation, which rejects with the signal's reason. */
@@ -161,12 +163,14 @@ export function createOperations(environment: Environment, session: OpenSession,
   };
 
   async function run(call: SandboxCommandOptions): Promise<SandboxCommandResult> {
+    checkCall(call, runOptions);
     const request = { ...command(call), ...limits };
     const { ok, data } = await environment.call("run", request, { signal: call.abortSignal });
     return { exitCode: ok.exitCode, ...decodeOutput(data, ok.stdoutLength) };
   }
 
   async function spawn(call: SandboxSpawnOptions): Promise<SandboxProcess | WritableSandboxProcess> {
+    checkCall(call, spawnOptions);
     const pty = terminalSize(call.pty);
     const request = { ...command(call), ...(wantsStdin(call.stdin) && { stdin: true }), ...(pty && { pty }) };
     return await spawnProcess(environment, request, call.abortSignal);

@@ -91,6 +91,22 @@ test("run: without limits sends none, and nothing of this process's environment"
   });
 });
 
+test("commands: what run() has no use for is refused, undefined is let through", async () => {
+  const fake = fakeNative({ run: (received) => received.ok(ran) });
+  const { run } = sessionOf(fake);
+  for (const [name, value] of [
+    ["stdin", "pipe"],
+    ["pty", true],
+    ["timeoutMs", 5],
+  ] as const) {
+    await assert.rejects(run({ command: "x", [name]: value } as { command: string }), {
+      code: "ERR_INVALID_ARGUMENT",
+      op: name,
+    });
+    assert.equal((await run({ command: "x", [name]: undefined } as { command: string })).exitCode, 0);
+  }
+});
+
 test("commands: queue false is told with each of them", async () => {
   const fake = fakeNative({ run: (received) => received.ok(ran) });
   for (const [queue, noQueue] of [
@@ -99,7 +115,7 @@ test("commands: queue false is told with each of them", async () => {
     [undefined, undefined],
   ] as const) {
     await sessionOf(fake, { queue }).run({ command: "x" });
-    assert.equal((fake.received.at(-1)?.request as { noQueue?: true }).noQueue, noQueue);
+    assert.equal((fake.received.at(-1)!.request as { noQueue?: true }).noQueue, noQueue);
   }
 });
 
@@ -180,7 +196,15 @@ test("run: what an aborted command had written is found by the signal's reason",
   assert.equal(capturedOutput(new Error("another")), undefined);
 });
 
-const badCommands: Readonly<Record<string, { call: object; op: string }>> = {
+const badCommands: Readonly<Record<string, { call: unknown; op: string }>> = {
+  nothing: { call: undefined, op: "options" },
+  "a text": { call: "echo", op: "options" },
+  "a misspelt option": { call: { command: "a", cwd: "/tmp" }, op: "cwd" },
+  "a signal that is none": { call: { command: "a", abortSignal: true }, op: "abortSignal" },
+  "a directory that is no text": { call: { command: "a", workingDirectory: 7 }, op: "workingDirectory" },
+  "a value that is no text": { call: { command: "a", env: { X: null } }, op: "env.X" },
+  "a name with an equals sign": { call: { command: "a", env: { "X=Y": "" } }, op: "env" },
+  "variables that are a list": { call: { command: "a", env: ["X"] }, op: "env" },
   "no command": { call: {}, op: "command" },
   "a NUL in the command": { call: { command: "a\0" }, op: "command" },
   "a NUL in the directory": { call: { command: "a", workingDirectory: "\0" }, op: "workingDirectory" },

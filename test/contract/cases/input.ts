@@ -132,6 +132,32 @@ export const input: Cases = {
     assert.equal(left.alive(), 0);
   },
 
+  "variables that are too large together, and options that there are not, are refused before anything starts": async ({
+    open,
+    watch,
+  }) => {
+    const { onEvent, events } = watch();
+    const { session } = await open({ onEvent });
+    const variable = "x".repeat(100_000);
+    const env = Object.fromEntries(Array.from({ length: 100 }, (_, n) => [`V${n}`, variable]));
+    const calls: Readonly<Record<string, object>> = {
+      env: { command: "true", env },
+      "env.PATH": { command: "true", env: { PATH: "x".repeat(131_060) } },
+      "env.__sandbox_PATH": { command: "true", env: { __sandbox_PATH: "/" } },
+      "env.TERM": { command: "true", env: { TERM: null } },
+      cwd: { command: "true", cwd: "/tmp" },
+      workingDirectory: { command: "true", workingDirectory: "/tmp\0" },
+    };
+    for (const [op, call] of Object.entries(calls)) {
+      for (const start of [session.run, session.spawn]) {
+        await assert.rejects(start(call as { command: string }), { code: "ERR_INVALID_ARGUMENT", op }, op);
+      }
+    }
+    assert.deepEqual(events, []);
+    const { V1, V2 } = env;
+    assert.equal((await session.run({ command: "echo $((${#V1} + ${#V2}))", env: { V1, V2 } })).stdout, "200000\n");
+  },
+
   "with queue false a command over the limit is refused, with the limit and the number of live ones": async ({
     open,
     watch,
