@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { getEventListeners } from "node:events";
+import { readFile } from "node:fs/promises";
 import { setTimeout } from "node:timers/promises";
 import v8 from "node:v8";
 import vm from "node:vm";
@@ -173,6 +174,30 @@ export const spawn: Cases = {
     await p.stdout.cancel();
     assert.equal(await textOf(p.stderr), "end\n");
     assert.deepEqual(await within(20_000, "wait()", waited), { exitCode: 4 });
+  },
+
+  "200 commands whose output nobody reads, and FIFOs, keep nothing else waiting": async ({ open }) => {
+    const { session, stop } = await open({ maxConcurrentProcesses: null });
+    await output(session, "for i in $(seq 200); do mkfifo f$i /tmp/f$i; done");
+    const before = descriptors();
+    const unread = await Promise.all(Array.from({ length: 200 }, () => session.spawn({ command: "exec yes" })));
+    const readers = unread.map(({ stderr }) => stderr.getReader().read());
+    const fifos = unread.flatMap((_, i) => [`f${i + 1}`, `/tmp/f${i + 1}`]);
+    const refused = await Promise.allSettled(fifos.map((path) => session.readFile({ path })));
+    assert.ok(refused.every(({ status }) => status === "rejected"));
+    assert.equal(await within(20_000, "run()", output(session, "echo on")), "on\n");
+    await session.writeTextFile({ path: "/tmp/file", content: "x" });
+    assert.equal(await session.readTextFile({ path: "/tmp/file" }), "x");
+    // Node's own pool of threads is left alone.
+    assert.match(await within(20_000, "Node's own work", readFile("/etc/passwd", "utf8")), /root/);
+    await stop();
+    await Promise.all(readers);
+    assert.deepEqual(
+      new Set((await Promise.all(unread.map((p) => p.wait()))).map(({ exitCode }) => exitCode)),
+      new Set([137]),
+    );
+    await Promise.all(unread.map(({ stdout }) => stdout.cancel()));
+    await until("the descriptors are back", () => descriptors() <= before);
   },
 
   "kill() ends the whole tree, as often as it is called": async ({ session }) => {
