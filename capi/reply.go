@@ -112,7 +112,10 @@ func invalidRequest(err error) error {
 	}
 	// The decoder has no type for this one, only the text.
 	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return errdefs.Invalid(strings.Trim(field, `"`), "unknown member")
+		if field = strings.Trim(field, `"`); field == "" {
+			return errdefs.Invalid("request", "has a member without a name")
+		}
+		return errdefs.Invalid(field, "unknown member")
 	}
 	return errdefs.Invalid("request", err.Error())
 }
