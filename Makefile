@@ -125,6 +125,9 @@ test-pack: pack ## install the tarball without compiler and Go, and run a comman
 test-eve: deps pack ## run real eve agents of nine releases in the sandbox; EVE_VERSION=x.y.z for one
 	@$(NODE) node --test --test-concurrency=1 'test/e2e/*.test.mjs'
 
+fuzz: node $(IMAGE) ## feed what parses untrusted input with nonsense, each for FUZZTIME (30s)
+	@tools/fuzz.sh $(FUZZTIME)
+
 fmt-check: lint-tools $(NPM_STAMP) ## say what fmt would change
 	@tools/format.sh check
 
@@ -146,5 +149,6 @@ lint-ts: $(NPM_STAMP)
 lint-sh: lint-tools
 	@git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck
 
-.PHONY: help build demo test bench chart lint fmt check pack clean deps node native dist image gotest \
-  test-go test-node test-types test-capi test-rules test-pack test-eve fmt-check lint-tools lint-go lint-c lint-ts lint-sh
+.PHONY: help build demo test bench chart lint fmt check pack clean deps node native dist image gotest test-go \
+  test-node test-types test-capi test-rules test-pack test-eve fmt-check lint-tools lint-go lint-c lint-ts lint-sh \
+  fuzz

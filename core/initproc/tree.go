@@ -245,6 +245,10 @@ func (p procDir) stat(task string) (taskStat, error) {
 	if err != nil {
 		return taskStat{}, err
 	}
+	return parseStat(content)
+}
+
+func parseStat(content []byte) (st taskStat, err error) {
 	// The name in parentheses is the process's own choice, and may have any.
 	end := bytes.LastIndexByte(content, ')')
 	fields := strings.Fields(string(content[end+1:]))
@@ -252,7 +256,7 @@ func (p procDir) stat(task string) (taskStat, error) {
 	if end < 0 || len(fields) <= started {
 		return taskStat{}, unix.EINVAL
 	}
-	st := taskStat{dead: fields[state] == "Z" || fields[state] == "X", stopped: fields[state] == "T"}
+	st.dead, st.stopped = fields[state] == "Z" || fields[state] == "X", fields[state] == "T"
 	if st.session, err = strconv.Atoi(fields[session]); err != nil {
 		return taskStat{}, unix.EINVAL
 	}
