@@ -41,10 +41,7 @@ func newProcess(s *Session, g *generation, process *supervise.Process) *Process 
 		session: s, generation: g, process: process, began: time.Now(), free: func() {}, told: make(chan struct{}),
 		command: g.id + "-" + strconv.FormatUint(commandNumber.Add(1), 10),
 	}
-	g.emit(s, event.Event{
-		Type: event.CommandStarted, CommandID: p.command, Pid: process.Pid(),
-		LiveProcesses: event.Count(s.commandStarted()),
-	})
+	s.tellCommand(g, event.Event{Type: event.CommandStarted, CommandID: p.command, Pid: process.Pid()}, 1)
 	return p
 }
 
@@ -162,7 +159,6 @@ func (p *Process) finish(f finished) {
 		Type: event.CommandFinished, CommandID: p.command, Pid: p.process.Pid(), Reason: reason,
 		DurationMs:  event.Count(time.Since(p.began).Milliseconds()),
 		StdoutBytes: event.Count(f.stdout), StderrBytes: event.Count(f.stderr),
-		LiveProcesses: event.Count(p.session.commandFinished()),
 	}
 	var known *errdefs.Error
 	switch {
@@ -176,7 +172,7 @@ func (p *Process) finish(f finished) {
 	if used := f.exit.Usage; used != (supervise.Usage{}) {
 		e.CPUMs, e.MaxRSSBytes = event.Count(used.CPU.Milliseconds()), event.Count(used.MaxRSS)
 	}
-	p.generation.emit(p.session, e)
+	p.session.tellCommand(p.generation, e, -1)
 	p.session.commandTold(p.generation)
 	p.session.leave(p.generation)
 }

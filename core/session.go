@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
+	"github.com/evelandhq/sandbox-bwrap/core/event"
 	"github.com/evelandhq/sandbox-bwrap/core/spec"
 	"github.com/evelandhq/sandbox-bwrap/core/store"
 )
@@ -33,6 +34,10 @@ type Session struct {
 	// same directory wait for it.
 	opening sync.Mutex
 	held    *hold
+
+	// telling is held from the count of a command's event until that is told, so
+	// that events come in the order of their counts. Taken before mu.
+	telling sync.Mutex
 
 	// mu guards the fields below it.
 	mu sync.Mutex
@@ -146,20 +151,16 @@ func (s *Session) commandAdmitted(g *generation) {
 	g.commands++
 }
 
-// commandStarted counts a live command and returns the number of the session's.
-func (s *Session) commandStarted() int {
+// tellCommand tells that a command of g has started or ended: live is 1 or -1, and
+// the session's number of live commands by then is part of the event.
+func (s *Session) tellCommand(g *generation, e event.Event, live int) {
+	s.telling.Lock()
+	defer s.telling.Unlock()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.commands++
-	return s.commands
-}
-
-// commandFinished takes a command out of the session's number, which it returns.
-func (s *Session) commandFinished() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.commands--
-	return s.commands
+	s.commands += live
+	e.LiveProcesses = event.Count(s.commands)
+	s.mu.Unlock()
+	g.emit(s, e)
 }
 
 // commandTold notes that the end of a command of g has been told, or that it did not start.

@@ -1,11 +1,14 @@
 package core
 
 import (
+	runtime "runtime"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/evelandhq/sandbox-bwrap/core/errdefs"
+	"github.com/evelandhq/sandbox-bwrap/core/event"
 	"github.com/evelandhq/sandbox-bwrap/core/initproc/wire"
 	"github.com/evelandhq/sandbox-bwrap/core/spec"
 )
@@ -108,4 +111,30 @@ func TestNetwork_OnlyAllowAllShares(t *testing.T) {
 	} {
 		require.Equal(t, want, network(policy), "%q", policy)
 	}
+}
+
+func TestTellCommand_EventsComeInTheOrderOfTheirCounts(t *testing.T) {
+	live := 0 // the sink is called by one at a time
+	g := &generation{events: func(e event.Event) {
+		want := live + 1
+		if e.Type == event.CommandFinished {
+			want = live - 1
+		}
+		runtime.Gosched()
+		if live = *e.LiveProcesses; live != want {
+			t.Errorf("%s tells of %d live commands, not %d", e.Type, live, want)
+		}
+	}}
+	s := &Session{}
+	var all sync.WaitGroup
+	for range 64 {
+		all.Go(func() {
+			for range 100 {
+				s.tellCommand(g, event.Event{Type: event.CommandStarted}, 1)
+				s.tellCommand(g, event.Event{Type: event.CommandFinished}, -1)
+			}
+		})
+	}
+	all.Wait()
+	require.Zero(t, live)
 }
