@@ -342,3 +342,27 @@ func TestSpawn_RealProgramsWork(t *testing.T) {
 		})
 	}
 }
+
+// Walking through the processes, for each kill, leaves much behind that only a
+// collection gives back.
+func TestInit_StaysSmall(t *testing.T) {
+	s := start(t, settings{})
+	rss := func() (kib int) {
+		_, err := fmt.Sscan(s.run("awk '/VmRSS/ {print $2}' /proc/1/status"), &kib)
+		require.NoError(t, err)
+		return kib
+	}
+	work := func(rounds int) {
+		for range rounds {
+			j := s.bash("sleep 100 & sleep 100 & sleep 100")
+			require.Zero(t, j.kill())
+			j.end()
+			j.wait()
+		}
+	}
+	work(20)
+	before := rss()
+	work(200)
+	t.Logf("%d KiB, and %d after 200 kills", before, rss())
+	require.Less(t, rss(), before+8<<10)
+}

@@ -271,7 +271,7 @@ func (s *server) tidy() {
 // goroutine that continues the child waits for the collection. Commands end
 // often enough for this to be the place.
 func collectGarbage() {
-	const plenty = 32 << 20
+	const plenty = 2 << 20 // several times what init needs at once // several times what init needs at once
 	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	metrics.Read(sample) // without stopping anything
 	if sample[0].Value.Kind() == metrics.KindUint64 && sample[0].Value.Uint64() > plenty {
