@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"runtime/metrics"
 	"strconv"
 	"strings"
@@ -271,10 +272,16 @@ func (s *server) tidy() {
 // goroutine that continues the child waits for the collection. Commands end
 // often enough for this to be the place.
 func collectGarbage() {
-	const plenty = 2 << 20 // several times what init needs at once // several times what init needs at once
-	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	metrics.Read(sample) // without stopping anything
-	if sample[0].Value.Kind() == metrics.KindUint64 && sample[0].Value.Uint64() > plenty {
+	const plenty = 2 << 20 // several times what init needs at once
+	samples := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"}}
+	metrics.Read(samples) // without stopping anything
+	used, free := samples[0].Value, samples[1].Value
+	switch {
+	case free.Kind() == metrics.KindUint64 && free.Uint64() > 2*plenty:
+		// What a storm of kills has left. Where garbage is collected by hand the
+		// runtime gives no memory back by itself.
+		debug.FreeOSMemory()
+	case used.Kind() == metrics.KindUint64 && used.Uint64() > plenty:
 		runtime.GC()
 	}
 }
