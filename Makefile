@@ -125,6 +125,9 @@ test-pack: pack ## install the tarball without compiler and Go, and run a comman
 test-eve: deps pack ## run real eve agents of nine releases in the sandbox; EVE_VERSION=x.y.z for one
 	@$(NODE) node --test --test-concurrency=1 'test/e2e/*.test.mjs'
 
+soak: deps build $(TEST_ADDON) ## 11,000 commands in one process, and nothing may be left; as test, also as a user
+	@tools/test.sh soak
+
 fuzz: node $(IMAGE) ## feed what parses untrusted input with nonsense, each for FUZZTIME (30s)
 	@tools/fuzz.sh $(FUZZTIME)
 
@@ -151,4 +154,4 @@ lint-sh: lint-tools
 
 .PHONY: help build demo test bench chart lint fmt check pack clean deps node native dist image gotest test-go \
   test-node test-types test-capi test-rules test-pack test-eve fmt-check lint-tools lint-go lint-c lint-ts lint-sh \
-  fuzz
+  fuzz soak

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	goruntime "runtime"
 	"strconv"
 	"sync"
 	"time"
@@ -230,4 +231,23 @@ func sbx_test_echo(env, call C.uint64_t, json C.sbx_json, jsonLen C.size_t, data
 
 func testEcho(_ context.Context, _ *environment, req echoRequest, data []byte) (any, []byte, error) {
 	return req, data, nil
+}
+
+// sbx_test_census counts what Go has: goroutines, and the bytes of living objects.
+//
+//export sbx_test_census
+func sbx_test_census(env, call C.uint64_t, json C.sbx_json, jsonLen C.size_t, data C.sbx_bytes, dataLen C.size_t) {
+	handle(env, call, json, jsonLen, data, dataLen, testCensus)
+}
+
+func testCensus(context.Context, *environment, struct{}, []byte) (any, []byte, error) {
+	var memory goruntime.MemStats
+	goruntime.GC()
+	goruntime.ReadMemStats(&memory)
+	return struct {
+		Goroutines int    `json:"goroutines"`
+		HeapBytes  uint64 `json:"goHeapBytes"`
+		// HeldBytes is what Go has from the kernel, used or not.
+		HeldBytes uint64 `json:"goHeldBytes"`
+	}{goruntime.NumGoroutine(), memory.HeapAlloc, memory.Sys - memory.HeapReleased}, nil, nil
 }

@@ -53,7 +53,7 @@ constexpr const char *kRequests[] = {
     "sbx_test_echo",       "sbx_test_load",
     "sbx_test_aim",        "sbx_test_action",
     "sbx_test_panic",      "sbx_test_spawn",
-    "sbx_test_replies",
+    "sbx_test_replies",    "sbx_test_census",
 #endif
 };
 constexpr size_t kRequestCount = sizeof(kRequests) / sizeof(kRequests[0]);

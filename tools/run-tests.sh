@@ -1,5 +1,5 @@
 #!/bin/sh
-# run-tests.sh [go|node]... runs the compiled Go tests and the node:test suites of
+# run-tests.sh [go|node|soak]... runs the compiled Go tests and the node:test suites of
 # the tree it lies in, as whoever calls it, and fails if any failed or none ran. The
 # counts are printed at the end and kept in build/counts.
 set -u
@@ -31,6 +31,10 @@ run_node() {
     'test/{unit,addon,contract}/**/*.test.{mjs,ts}' || failed="$failed node"
   sed -n 's/^# tests //p' build/counts/node.tap >build/counts/node
   [ "$(total node)" -gt 0 ] || failed="$failed node(none-ran)"
+}
+
+run_soak() {
+  tools/with-node.sh node --expose-gc --max-semi-space-size=1 test/soak/run.mjs || failed="$failed soak"
 }
 
 [ $# -gt 0 ] || set -- go node

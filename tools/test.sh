@@ -1,5 +1,5 @@
 #!/bin/sh
-# test.sh [go|node]... runs the tests of a built tree: once as whoever calls it,
+# test.sh [go|node|soak]... runs the tests of a built tree: once as whoever calls it,
 # and, called by root, once more from a copy as an ordinary user without
 # capabilities. Root alone would prove nothing about user namespaces, and a user
 # alone nothing about ids.
@@ -43,7 +43,7 @@ echo "== tests as uid $uid, without capabilities"
     --no-new-privs tools/run-tests.sh "$@"
 ) || failed="$failed uid-$uid"
 
-echo "== tests that ran, go and node: as root $first, as uid $uid" \
+[ "$*" = soak ] || echo "== tests that ran, go and node: as root $first, as uid $uid" \
   "$(tail -qn 1 "$copy/tree/build/counts/go" "$copy/tree/build/counts/node" 2>/dev/null | paste -sd ' ')"
 [ -z "$failed" ] || {
   echo "== failed as: $failed" >&2
