@@ -86,8 +86,8 @@ SBX_REQUEST(sbx_prewarm_abort);
 // Request: sandbox, sessionKey, templateKey|null, templateRevision?, networkPolicy,
 // initialNetworkPolicy? (set explicitly if the session is made by this call, from its
 // first moment), tags?, existingOnly? (makes none), events?,
-// idleTimeoutMs? (for ever without), standby? (keep a sandbox ready for the next new
-// session).
+// idleTimeoutMs? (for ever without), maxLiveGenerations? (no bound without), standby?
+// (keep a sandbox ready for the next new session).
 // Reply: {session, sessionId, strategy}. Idempotent; costs no process.
 // Errors: ERR_TEMPLATE_NOT_FOUND; ERR_SESSION_GONE with existingOnly.
 SBX_REQUEST(sbx_create);

@@ -41,9 +41,20 @@ func watch(t *testing.T) *watched {
 // watchWith changes the request for the session.
 func watchWith(t *testing.T, change func(*CreateRequest)) *watched {
 	t.Helper()
-	w := &watched{t: t, client: newHost(t).process()}
+	h := newHost(t)
+	return (&watched{t: t, client: h.process()}).open(h.cacheDir, change)
+}
+
+// beside opens a session of the same client.
+func (w *watched) beside(change func(*CreateRequest)) *watched {
+	w.t.Helper()
+	return (&watched{t: w.t, client: w.client}).open(w.sandbox.CacheDir, change)
+}
+
+func (w *watched) open(cacheDir string, change func(*CreateRequest)) *watched {
+	w.t.Helper()
 	req := CreateRequest{
-		Sandbox:    spec.Sandbox{CacheDir: t.TempDir(), Path: "/usr/local/bin:/usr/bin:/bin"},
+		Sandbox:    spec.Sandbox{CacheDir: cacheDir, Path: "/usr/local/bin:/usr/bin:/bin"},
 		SessionKey: "s", NetworkPolicy: spec.DenyAll,
 		Events: func(e event.Event) {
 			w.mu.Lock()
@@ -53,8 +64,8 @@ func watchWith(t *testing.T, change func(*CreateRequest)) *watched {
 	}
 	change(&req)
 	var err error
-	w.Handle, err = w.client.Create(t.Context(), req)
-	require.NoError(t, err)
+	w.Handle, err = w.client.Create(w.t.Context(), req)
+	require.NoError(w.t, err)
 	return w
 }
 

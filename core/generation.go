@@ -35,6 +35,11 @@ type generation struct {
 	ended chan struct{}
 	// cleaned is closed once an end that was asked for has been carried out and told.
 	cleaned chan struct{}
+	// full is closed once it has to wait for a place, and live and limit are set then.
+	full        chan struct{}
+	live, limit int64
+	// giveUp ends its waiting for a place; later it does nothing.
+	giveUp context.CancelCauseFunc
 
 	// The session's mu guards the fields below it.
 
@@ -44,6 +49,13 @@ type generation struct {
 	// how often it was given to somebody.
 	users int
 	uses  uint64
+	// placed is set once it has a place among the live generations.
+	placed bool
+	// unusedSince is when it was given back last.
+	unusedSince time.Time
+	// background is set when something was found to run that nobody waits for, until
+	// it is used again or init says otherwise.
+	background bool
 	// idleTimeout is that of the handle which used it last; zero is for ever.
 	idleTimeout time.Duration
 	// idle fires when it has had no user for idleTimeout.
@@ -77,6 +89,8 @@ var (
 	adrift = ending{event.ReasonReplaced, false}
 	// unused: nothing has run in it for long enough.
 	unused = ending{event.ReasonIdle, false}
+	// crowded: another needs its place.
+	crowded = ending{event.ReasonLimit, false}
 	// served: what it was for is over.
 	served = ending{event.ReasonCommand, false}
 )
@@ -151,9 +165,24 @@ func (s *Session) leave(g *generation) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if g.users--; g.users == 0 && g.idleTimeout > 0 {
+	if g.users--; g.users > 0 {
+		return
+	}
+	if !g.placed {
+		// Nobody wants it any more; that it was about to have its place does no harm.
+		s.condemnLocked(g, unused)
+		return
+	}
+	g.unusedSince = time.Now()
+	s.fallenIdle(g)
+}
+
+// fallenIdle begins the time that g may be idle. The caller holds s.mu.
+func (s *Session) fallenIdle(g *generation) {
+	if g.users == 0 && g.idleTimeout > 0 {
 		g.idle.Reset(g.idleTimeout)
 	}
+	s.room.stir()
 }
 
 // claim returns the generation that is to serve the handle, made live if need
@@ -182,6 +211,7 @@ func (s *Session) claim(ctx context.Context, h *Handle) (g *generation, others [
 	}
 	g.users++
 	g.uses++
+	g.background = false
 	g.idleTimeout = h.lifetime.IdleTimeout()
 	g.idle.Stop()
 	return g, nil, nil
@@ -194,6 +224,7 @@ func (s *Session) begin(ctx context.Context, h *Handle, own bool) *generation {
 	g := &generation{
 		id: hex.EncodeToString(id), shape: h.shape, own: own, events: h.events, tags: h.tags,
 		started: make(chan struct{}), ended: make(chan struct{}), cleaned: make(chan struct{}),
+		full: make(chan struct{}),
 		// Stopped, until it has no user any more.
 		idle: time.NewTimer(time.Hour),
 	}
@@ -205,18 +236,25 @@ func (s *Session) begin(ctx context.Context, h *Handle, own bool) *generation {
 		// Several callers may wait for this start, so it follows none of their contexts.
 		ctx = context.WithoutCancel(ctx)
 	}
-	go s.bring(ctx, g, h)
+	var waiting context.Context
+	waiting, g.giveUp = context.WithCancelCause(ctx)
+	go s.bring(ctx, waiting, g, h)
 	return g
 }
 
-// bring starts the sandbox and watches it to its end.
-func (s *Session) bring(ctx context.Context, g *generation, h *Handle) {
+// bring waits for a place, starts the sandbox and watches it to its end.
+func (s *Session) bring(ctx, waiting context.Context, g *generation, h *Handle) {
 	defer close(g.ended)
-	held, err := s.acquire(ctx)
+	defer g.giveUp(nil)
+	var held *hold
+	err := s.place(waiting, g, h)
 	if err == nil {
-		defer s.release(held)
-		g.held = held
-		g.box, err = s.start(ctx, h, held.workspace)
+		defer s.room.giveBack(g)
+		if held, err = s.acquire(ctx); err == nil {
+			defer s.release(held)
+			g.held = held
+			g.box, err = s.start(ctx, h, held.workspace)
+		}
 	}
 	if err != nil {
 		g.err = err
@@ -228,7 +266,8 @@ func (s *Session) bring(ctx context.Context, g *generation, h *Handle) {
 		keeper := &h.client.standbys
 		keeper.enter()
 		defer keeper.leave()
-		if s.takeMade() {
+		// Nothing is started ahead for which there would be no place.
+		if s.takeMade() && s.room.spare(h.lifetime.MaxLiveGenerations) {
 			keeper.prepareFor(h)
 		}
 	}
@@ -251,6 +290,22 @@ func (s *Session) start(ctx context.Context, h *Handle, ws *store.Workspace) (*s
 	return startBox(ctx, h.sandbox, ws)
 }
 
+// place waits for a place for g.
+func (s *Session) place(ctx context.Context, g *generation, h *Handle) error {
+	limit := h.lifetime.MaxLiveGenerations
+	err := s.room.take(ctx, s, g, limit, func(live int64) {
+		g.live, g.limit = live, limit
+		close(g.full)
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	g.placed = true
+	s.mu.Unlock()
+	return nil
+}
+
 // attend waits for a generation's end, which it brings about when the generation
 // has been idle for long enough.
 func (s *Session) attend(g *generation) {
@@ -263,9 +318,8 @@ func (s *Session) attend(g *generation) {
 			s.endIfIdle(g)
 		case <-g.box.Quieted():
 			s.mu.Lock()
-			if g.users == 0 && g.idleTimeout > 0 {
-				g.idle.Reset(g.idleTimeout)
-			}
+			g.background = false
+			s.fallenIdle(g)
 			s.mu.Unlock()
 		}
 	}
@@ -291,6 +345,50 @@ func (s *Session) endIfIdle(g *generation) {
 	default:
 		s.condemnLocked(g, unused)
 	}
+}
+
+// idler is a generation that nobody used at a moment, since when, and how often it
+// had been used by then.
+type idler struct {
+	g     *generation
+	since time.Time
+	uses  uint64
+}
+
+// idler tells whether g is about to end, or has no user and nothing that is known to
+// run in it.
+func (s *Session) idler(g *generation) (stopping bool, is *idler) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g.stopping || !g.placed || g.users > 0 || g.background {
+		return g.stopping, nil
+	}
+	return false, &idler{g, g.unusedSince, g.uses}
+}
+
+// endIdler begins the end of a generation that has not been used since, unless
+// something runs in the background.
+func (s *Session) endIdler(ctx context.Context, i idler) bool {
+	s.mu.Lock()
+	if i.g.uses != i.uses {
+		s.mu.Unlock()
+		return false
+	}
+	// Before the question: init's word that it is over may overtake its answer.
+	i.g.background = true
+	s.mu.Unlock()
+	_, quiet, err := i.g.box.Quiet(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil && !quiet {
+		return false
+	}
+	i.g.background = false
+	if err != nil || i.g.uses != i.uses {
+		return false
+	}
+	s.condemnLocked(i.g, crowded)
+	return true
 }
 
 func (s *Session) unlive(g *generation) {
@@ -340,6 +438,7 @@ func (s *Session) condemnLocked(g *generation, how ending) {
 		return
 	}
 	g.stopping = true
+	g.giveUp(errStopped("start"))
 	go s.carryOut(g, how, g.commands)
 }
 

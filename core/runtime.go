@@ -24,6 +24,8 @@ type Runtime struct {
 	mu       sync.Mutex
 	sessions map[sessionName]*Session
 	stores   map[string]*store.Store
+
+	room room
 }
 
 type sessionName struct{ cacheDir, id string }
@@ -215,6 +217,7 @@ func (r *Runtime) session(name sessionName, st *store.Store, c *Client) *Session
 		open: func(ctx context.Context) (*hold, error) { return openDurable(ctx, st, name.id) },
 		drop: func(ctx context.Context) error { return st.DeleteSession(ctx, name.id) },
 		gone: func() { r.forget(name) },
+		room: &r.room,
 	}
 	if r.sessions == nil {
 		r.sessions = map[sessionName]*Session{}

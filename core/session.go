@@ -25,6 +25,8 @@ type Session struct {
 	drop func(context.Context) error
 	// gone is called when the last client has left.
 	gone func()
+	// room bounds the generations of the process.
+	room *room
 
 	// turns bounds live commands.
 	turns turns

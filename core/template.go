@@ -52,7 +52,8 @@ func (c *Client) BeginTemplate(ctx context.Context, req PrewarmRequest) (h *Hand
 		return nil, reused, err
 	}
 	session := &Session{
-		id: staging.Workspace().ID(),
+		id:   staging.Workspace().ID(),
+		room: &c.runtime.room,
 		// The staging directory is open, under its key's lock, until it is
 		// published or discarded.
 		open: func(context.Context) (*hold, error) {

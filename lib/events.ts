@@ -15,10 +15,11 @@ export type BwrapCommandFinishReason = "exit" | "abort" | "timeout" | "output-li
  * Why a live sandbox is ended: `stop()`, `shutdown()`, `delete()` or the end of
  * all that use the session (`"stop"`); because it could not serve any more, when
  * other options were asked for or its directory was removed (`"replaced"`);
- * because nothing ran in it for `idleTimeoutMs` (`"idle"`);
+ * because nothing ran in it for `idleTimeoutMs` (`"idle"`), or nothing runs in it
+ * and `maxLiveGenerations` leaves no place for another one (`"limit"`);
  * because what it was for is over, with `processes: "command"` (`"command"`).
  */
-export type BwrapCleanupReason = "stop" | "replaced" | "idle" | "command";
+export type BwrapCleanupReason = "stop" | "replaced" | "idle" | "limit" | "command";
 
 interface EventBase {
   /** When it happened, in ISO 8601. */

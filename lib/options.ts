@@ -11,6 +11,8 @@ export const DEFAULT_MAX_CONCURRENT_PROCESSES = 64;
 export const DEFAULT_MAX_OUTPUT_BYTES = 16_777_216;
 /** How long a live sandbox is kept in which nothing runs unless `idleTimeoutMs` says otherwise, in milliseconds. */
 export const DEFAULT_IDLE_TIMEOUT_MS = 900_000;
+/** How many sandboxes may be live in one process unless `maxLiveGenerations` says otherwise. */
+export const DEFAULT_MAX_LIVE_GENERATIONS = 256;
 /** How long the sandbox of a keyed tool call is kept unused unless `toolSessionMaxAgeMs` says otherwise, in milliseconds. */
 export const DEFAULT_TOOL_SESSION_MAX_AGE_MS = 7 * 24 * 60 * 60 * 1000;
 
@@ -90,6 +92,16 @@ export interface BwrapSandboxCreateOptions {
    */
   readonly idleTimeoutMs?: number | null | undefined;
   /**
+   * Limit of live sandboxes in this process, over all its sessions; `null` is none.
+   * One more ends the one that has been unused for longest and in which nothing
+   * runs, as by `stop()`. Where something runs in each, it waits, which counts in
+   * `runTimeoutMs`. With `processes: "command"` the sandbox of each command counts
+   * while it lives; one on `standby` does not, and is not started where the limit
+   * is reached. Of several values that of the open counts which starts a sandbox.
+   * Default {@link DEFAULT_MAX_LIVE_GENERATIONS}.
+   */
+  readonly maxLiveGenerations?: number | null | undefined;
+  /**
    * Which processes share a sandbox. With `"command"` nothing but `/workspace`
    * lasts from one command to the next, what a command leaves in the background
    * is ended with it, and the file API refuses `/tmp`, `/var/tmp` and `/dev/shm`
@@ -127,6 +139,7 @@ export interface Options {
   readonly maxOutputBytes: number | null;
   readonly standby: boolean;
   readonly idleTimeoutMs: number | null;
+  readonly maxLiveGenerations: number | null;
   readonly processes: BwrapProcesses;
   readonly onEvent: BwrapSandboxEventSink | undefined;
 }
@@ -172,6 +185,7 @@ function takeOptions(take: Take): Options {
     maxOutputBytes: take("maxOutputBytes", orNull(limit), DEFAULT_MAX_OUTPUT_BYTES),
     standby: take("standby", flag) ?? true,
     idleTimeoutMs: take("idleTimeoutMs", orNull(limit), DEFAULT_IDLE_TIMEOUT_MS),
+    maxLiveGenerations: take("maxLiveGenerations", orNull(limit), DEFAULT_MAX_LIVE_GENERATIONS),
     processes: take("processes", processes, "session"),
     onEvent: take("onEvent", callback<BwrapSandboxEventSink>),
     ...(cacheDir !== undefined && { cacheDir }),

@@ -21,6 +21,7 @@ export interface Lifetime {
   readonly idleTimeoutMs?: number;
   /** Whether a sandbox is kept ready for the next new session. */
   readonly standby?: boolean;
+  readonly maxLiveGenerations?: number;
 }
 
 /** What `run` and `spawn` have in common. */

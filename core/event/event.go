@@ -40,6 +40,8 @@ const (
 	ReasonReplaced Reason = "replaced"
 	// ReasonIdle is that nothing has run in it for as long as it may be idle.
 	ReasonIdle Reason = "idle"
+	// ReasonLimit is that another sandbox needed its place.
+	ReasonLimit Reason = "limit"
 	// ReasonCommand is the end of the one command or file operation it was for.
 	ReasonCommand Reason = "command"
 )

@@ -180,12 +180,18 @@ type Lifetime struct {
 	// Standby keeps a sandbox ready for the next new session while one lives that
 	// was made before.
 	Standby bool `json:"standby,omitempty"`
+	// MaxLiveGenerations bounds the live sandboxes of the process, over all its
+	// sessions, where this one would start another. Zero means no bound.
+	MaxLiveGenerations int64 `json:"maxLiveGenerations,omitempty"`
 }
 
-// Validate rejects negative times.
+// Validate rejects negative numbers.
 func (l Lifetime) Validate() error {
 	if l.IdleTimeoutMs < 0 {
 		return errdefs.Invalid("idleTimeoutMs", "must not be negative")
+	}
+	if l.MaxLiveGenerations < 0 {
+		return errdefs.Invalid("maxLiveGenerations", "must not be negative")
 	}
 	return nil
 }

@@ -33,6 +33,7 @@ export function opening(options: Options, { appRoot, storagePath }: Project) {
     networkPolicy: options.networkPolicy,
     ...(options.idleTimeoutMs !== null && { idleTimeoutMs: options.idleTimeoutMs }),
     ...(options.standby && { standby: true }),
+    ...(options.maxLiveGenerations !== null && { maxLiveGenerations: options.maxLiveGenerations }),
     ...(templateRevision !== undefined && { templateRevision }),
     ...(options.onEvent && { events: true }),
   };

@@ -50,6 +50,7 @@ test("create: asks with the sandbox's shape, and no event unless somebody listen
     templateKey: null,
     networkPolicy: "allow-all",
     idleTimeoutMs: 900_000,
+    maxLiveGenerations: 256,
     standby: true,
     tags: { agent: "a" },
   });
@@ -69,6 +70,7 @@ test("create: asks with the sandbox's shape, and no event unless somebody listen
     templateRevision: "r1",
     networkPolicy: "deny-all",
     idleTimeoutMs: 900_000,
+    maxLiveGenerations: 256,
     standby: true,
     events: true,
   });
@@ -207,6 +209,7 @@ test("prewarm: a template that exists is not built again", async () => {
     templateKey: "tpl",
     networkPolicy: "allow-all",
     idleTimeoutMs: 900_000,
+    maxLiveGenerations: 256,
     standby: true,
   });
 });

@@ -21,6 +21,7 @@ const rejected: Readonly<Record<string, { options: object; code?: string; names:
   "an unsafe integer": { options: { maxOutputBytes: 2 ** 53 }, names: /^maxOutputBytes: / },
   "a standby that is neither": { options: { standby: 1 }, names: /^standby: / },
   "no idle time": { options: { idleTimeoutMs: 0 }, names: /^idleTimeoutMs: / },
+  "no live sandbox": { options: { maxLiveGenerations: 0 }, names: /^maxLiveGenerations: / },
   "unknown processes": { options: { processes: "job" }, names: /^processes: / },
   "an infinite limit": { options: { maxOutputBytes: Infinity }, names: /^maxOutputBytes: / },
   "a limit as text": { options: { maxConcurrentProcesses: "64" }, names: /^maxConcurrentProcesses: / },
@@ -79,6 +80,7 @@ test("options: what is left out or undefined has its default", () => {
     maxOutputBytes: DEFAULT_MAX_OUTPUT_BYTES,
     idleTimeoutMs: 900_000,
     standby: true,
+    maxLiveGenerations: 256,
     processes: "session",
     onEvent: undefined,
   };

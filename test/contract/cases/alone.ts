@@ -9,6 +9,7 @@ import { code, listTmp, output, quote, same, textOf } from "../place.ts";
 import type { Cases } from "../suite.ts";
 import { checkAddsUp, finishedOf } from "./events.ts";
 import { followOddLinks } from "./files.ts";
+import { standbys } from "./standby.ts";
 
 /**
  * What holds with `processes: "command"` where cases of other names need a
@@ -221,6 +222,28 @@ export const alone: Readonly<Record<string, Cases>> = {
       assert.deepEqual(sandboxProcesses(), []);
     },
 
+    "one sandbox more than may live ends the one unused for longest, or waits": async (place) => {
+      const options = { maxLiveGenerations: 2 };
+      const open = async (key: string) => (await place.open(options, { key })).session;
+      const [a, b] = [await open("a"), await open("b")];
+      const running = await Promise.all([a, b].map((s) => s.spawn({ command: "exec sleep 600" })));
+      const waiting = Array.from({ length: 6 }, (_, i) => [a, b][i % 2]!.run({ command: `echo ${i}` }));
+      const reading = a.readTextFile({ path: "/etc/hostname" });
+      await assert.rejects(
+        a.run({ command: "touch ran", abortSignal: AbortSignal.timeout(200) }),
+        { name: "TimeoutError" },
+        "it waits, and can be aborted",
+      );
+      await running[0]!.kill();
+      assert.deepEqual(
+        (await Promise.all(waiting)).map(({ stdout }) => stdout),
+        ["0\n", "1\n", "2\n", "3\n", "4\n", "5\n"],
+      );
+      assert.equal(await reading, "sandbox\n");
+      assert.equal(await a.readTextFile({ path: "ran" }), null);
+      await running[1]!.kill();
+    },
+
     // The second command finds no job to take over. It says so, and the tool
     // has to wait for the first.
     "a job is left in the background, watched and ended by other commands": async ({ open }) => {
@@ -240,6 +263,18 @@ export const alone: Readonly<Record<string, Cases>> = {
       assert.equal(await textOf(launched.stdout), "done\n");
     },
   },
+
+  // A session without a first sandbox has nothing to be ready for.
+  standbys: Object.fromEntries(
+    Object.keys(standbys).map((name) => [
+      name,
+      async ({ session }) => {
+        assert.equal(await output(await session({ standby: true }), "echo here"), "here\n");
+        await setTimeout(300);
+        assert.deepEqual(sandboxProcesses(), []);
+      },
+    ]),
+  ),
 
   terminal: {
     "kill() ends the whole tree, and a late kill() leaves what runs in the background": async ({ session }) => {

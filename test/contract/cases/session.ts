@@ -349,6 +349,39 @@ export const session: Cases = {
     assert.deepEqual(sandboxProcesses(), []);
   },
 
+  "one sandbox more than may live ends the one unused for longest, or waits": async (place) => {
+    const { events, onEvent } = place.watch();
+    const options = { maxLiveGenerations: 2, onEvent };
+    const open = async (key: string) => (await place.open(options, { key })).session;
+    const [a, b, c] = [await open("a"), await open("b"), await open("c")];
+    const job = nap();
+    await output(a, `${job.command} & true`);
+    await output(b, "echo kept > file; echo gone > /tmp/file");
+    // Only a's is unused for longer, but something runs in it.
+    await output(c, "true");
+    const ended = events.filter((event) => event.type === "cleanup.started");
+    assert.deepEqual(
+      ended.map(({ reason }) => reason),
+      ["limit"],
+    );
+    assert.equal(job.alive(), 1);
+    assert.equal(await output(b, `cat file; ${listTmp}`), "kept\n");
+
+    const running = await b.spawn({ command: "exec sleep 600" });
+    const controller = new AbortController();
+    const [given, waiting] = [
+      c.run({ command: "touch ran", abortSignal: controller.signal }),
+      c.run({ command: "echo c" }),
+    ];
+    await setTimeout(200);
+    controller.abort("enough");
+    await assert.rejects(given, same("enough"));
+    await running.kill();
+    assert.deepEqual((await waiting).stdout, "c\n");
+    assert.equal(await c.readTextFile({ path: "ran" }), null);
+    assert.equal(job.alive(), 1);
+  },
+
   "many sessions at once": async ({ open }) => {
     const outputs = await Promise.all(
       Array.from({ length: 6 }, async (_, i) => {

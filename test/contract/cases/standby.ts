@@ -23,7 +23,7 @@ async function withStandby({ open }: Place, options: Parameters<Place["open"]>[0
   await output(first.session, "true");
   const [own] = sandboxes();
   await until("there is a standby", () => sandboxes().length === 2);
-  const [ahead] = sandboxes().filter((pid) => pid !== own);
+  const ahead = sandboxes().find((pid) => pid !== own);
   return { first, ahead: ahead! };
 }
 
