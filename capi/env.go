@@ -44,6 +44,8 @@ type environment struct {
 	handles map[uint64]held
 	closers []func(ctx context.Context)
 
+	line line
+
 	// desk is what the requests keep for the environment.
 	desk desk
 }

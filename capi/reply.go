@@ -30,12 +30,15 @@ func serve[Req any](e *environment, call uint64, body, data []byte, f request[Re
 	if !ok {
 		return
 	}
+	ctx, wait, placed := place[Req](ctx, &e.line)
 	answer := func() {
 		members, out, err := protect(func() (any, []byte, error) {
+			defer placed()
 			req, err := decode[Req](body)
 			if err != nil {
 				return nil, nil, err
 			}
+			wait()
 			return f(ctx, e, req, data)
 		})
 		e.end(call)

@@ -164,6 +164,8 @@ type ran struct {
 	DurationMs      int64 `json:"durationMs"`
 }
 
+func (runRequest) queues() {}
+
 func run(ctx context.Context, e *environment, req runRequest, _ []byte) (any, []byte, error) {
 	h, err := lookup[*core.Handle](e, "session", req.Session)
 	if err != nil {
@@ -189,6 +191,8 @@ type spawnRequest struct {
 	Session uint64 `json:"session"`
 	spec.Command
 }
+
+func (spawnRequest) queues() {}
 
 func spawn(ctx context.Context, e *environment, req spawnRequest, _ []byte) (any, []byte, error) {
 	h, err := lookup[*core.Handle](e, "session", req.Session)

@@ -28,6 +28,15 @@ type turn struct {
 	come chan struct{}
 }
 
+type queuedKey struct{}
+
+// OnQueued has f called once a command that is run or spawned with the returned
+// context has its place in the session's queue. For one that fails before it is not
+// called.
+func OnQueued(ctx context.Context, f func()) context.Context {
+	return context.WithValue(ctx, queuedKey{}, f)
+}
+
 // take waits for a command's turn; done is called once, when the command is over.
 // A limit of zero is none. With impatient it does not wait.
 //
@@ -40,6 +49,9 @@ func (t *turns) take(ctx context.Context, limit int64, impatient bool) (done fun
 	t.mu.Lock()
 	own := &turn{limit, make(chan struct{})}
 	t.waiting = append(t.waiting, own)
+	if queued, ok := ctx.Value(queuedKey{}).(func()); ok {
+		queued()
+	}
 	t.admit()
 	if impatient && slices.Contains(t.waiting, own) {
 		defer t.mu.Unlock()

@@ -401,6 +401,19 @@ export const run: Cases = {
     assert.equal(await readTextFile({ path: "finished" }), "all\n");
   },
 
+  "commands that wait begin in the order of their calls": async ({ session }) => {
+    const s = await session({ maxConcurrentProcesses: 1 });
+    for (let round = 0; round < 5; round++) {
+      await s.run({ command: "rm -f order" });
+      const calls = Array.from({ length: 20 }, (_, n) => {
+        const command = `echo ${n} >> order`;
+        return n % 3 === 0 ? s.spawn({ command }).then(async (p) => await p.wait()) : s.run({ command });
+      });
+      await Promise.all(calls);
+      assert.equal(await s.readTextFile({ path: "order" }), Array.from({ length: 20 }, (_, n) => `${n}\n`).join(""));
+    }
+  },
+
   "80 at once with a limit of 64 all succeed, never more than 64 alive": async ({ session, watch }) => {
     const { onEvent, events } = watch();
     const { run } = await session({ maxConcurrentProcesses: 64, onEvent });
