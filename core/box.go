@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"errors"
 	"os"
 
 	"github.com/evelandhq/sandbox-bwrap/core/bwrap"
@@ -11,6 +12,11 @@ import (
 	"github.com/evelandhq/sandbox-bwrap/core/store"
 	"github.com/evelandhq/sandbox-bwrap/core/supervise"
 )
+
+// startTries is how often a sandbox is started that bwrap gives up to build: it
+// stumbles over what was to be hidden and has vanished since the host was surveyed.
+// What lasts fails as often, within milliseconds.
+const startTries = 4
 
 // startBox starts a sandbox on a workspace.
 func startBox(ctx context.Context, sandbox spec.Sandbox, ws *store.Workspace) (*supervise.Generation, error) {
@@ -26,10 +32,13 @@ func startBox(ctx context.Context, sandbox spec.Sandbox, ws *store.Workspace) (*
 	if sandbox.AppRoot != "" {
 		private = append(private, sandbox.AppRoot)
 	}
-	host, err := bwrap.Survey(bwrap.Request{
-		Hide: sandbox.HidePaths, Private: private,
-		NodePath: sandbox.NodePath, Path: sandbox.Path,
-	})
+	survey := func() (bwrap.Host, error) {
+		return bwrap.Survey(bwrap.Request{
+			Hide: sandbox.HidePaths, Private: private,
+			NodePath: sandbox.NodePath, Path: sandbox.Path,
+		})
+	}
+	host, err := survey()
 	if err != nil {
 		return nil, err
 	}
@@ -40,16 +49,24 @@ func startBox(ctx context.Context, sandbox spec.Sandbox, ws *store.Workspace) (*
 		}
 		defer func() { _ = home.Dir.Close() }()
 	}
-	return supervise.Start(ctx, supervise.Config{
-		Bwrap: program, Image: initImage, Workspace: ws.Dir(), Home: home.Dir,
-		Spec: bwrap.Spec{
-			Host:      host,
-			Identity:  bwrap.Identity{UID: os.Geteuid(), GID: os.Getegid()},
-			Workspace: bwrap.Dir{Path: ws.Path()},
-			Home:      bwrap.Dir{Path: home.Path},
-			HomePath:  sandbox.HomePath(),
-		},
-	})
+	for try := 1; ; try++ {
+		box, err := supervise.Start(ctx, supervise.Config{
+			Bwrap: program, Image: initImage, Workspace: ws.Dir(), Home: home.Dir,
+			Spec: bwrap.Spec{
+				Host:      host,
+				Identity:  bwrap.Identity{UID: os.Geteuid(), GID: os.Getegid()},
+				Workspace: bwrap.Dir{Path: ws.Path()},
+				Home:      bwrap.Dir{Path: home.Path},
+				HomePath:  sandbox.HomePath(),
+			},
+		})
+		if !errors.Is(err, supervise.ErrExited) || try == startTries {
+			return box, err
+		}
+		if host, err = survey(); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // Probe tells whether this host can build a sandbox, by building one, within 5

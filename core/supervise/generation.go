@@ -119,6 +119,9 @@ type outcome struct {
 	refusal wire.Message
 }
 
+// ErrExited is the cause of an Unavailable when bwrap or init gave up.
+var ErrExited = errors.New("bwrap exited")
+
 // Start starts a sandbox and returns once its init has spoken: all mounts are
 // made by then.
 //
@@ -150,12 +153,13 @@ func Start(ctx context.Context, cfg Config) (*Generation, error) {
 			g.watchInit()
 			return g, nil
 		}
+		cause = fmt.Errorf("%w: %w", ErrExited, cause)
 	case <-g.child.Done():
-		cause = errors.New("bwrap exited")
+		cause = ErrExited
 		select {
 		case spoken := <-g.hello: // said before the end
 			if spoken != nil {
-				cause = spoken
+				cause = fmt.Errorf("%w: %w", ErrExited, spoken)
 			}
 		default:
 		}
@@ -166,7 +170,7 @@ func Start(ctx context.Context, cfg Config) (*Generation, error) {
 	}
 	g.abandon()
 	if known := (*errdefs.Error)(nil); errors.As(cause, &known) {
-		return nil, cause
+		return nil, known
 	}
 	return nil, diagnose(cfg, stderr.text(), cause)
 }
