@@ -246,6 +246,9 @@ func (s *Session) begin(ctx context.Context, h *Handle, own bool) *generation {
 func (s *Session) bring(ctx, waiting context.Context, g *generation, h *Handle) {
 	defer close(g.ended)
 	defer g.giveUp(nil)
+	var failure error
+	defer func() { s.failed(g, failure) }()
+	defer errdefs.Recover(&failure)
 	var held *hold
 	err := s.place(waiting, g, h)
 	if err == nil {
@@ -278,6 +281,23 @@ func (s *Session) bring(ctx, waiting context.Context, g *generation, h *Handle) 
 	s.attend(g)
 	s.unlive(g)
 	held.workspace.Touch()
+}
+
+// failed ends a generation in whose attendance there was a mistake of ours; nil is none.
+func (s *Session) failed(g *generation, failure error) {
+	if failure == nil {
+		return
+	}
+	s.unlive(g)
+	if g.box != nil {
+		_ = g.box.Stop(context.Background())
+	}
+	select {
+	case <-g.started:
+	default:
+		g.err = failure
+		close(g.started)
+	}
 }
 
 // start returns the session's standby, or starts a sandbox.
@@ -444,6 +464,8 @@ func (s *Session) condemnLocked(g *generation, how ending) {
 
 func (s *Session) carryOut(g *generation, how ending, live int) {
 	defer close(g.cleaned)
+	var failure error // of ours, which nobody can be told
+	defer errdefs.Recover(&failure)
 	<-g.started
 	if g.err != nil {
 		return

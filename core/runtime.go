@@ -163,7 +163,11 @@ func (c *Client) Close() {
 
 	var wg sync.WaitGroup
 	for h := range handles {
-		wg.Go(func() { h.abandon() })
+		wg.Go(func() {
+			var failure error // of ours, which nobody can be told
+			defer errdefs.Recover(&failure)
+			h.abandon()
+		})
 	}
 	wg.Wait()
 	c.standbys.close()
