@@ -288,10 +288,11 @@ func init() { // a table that refers to itself by way of hostile
 			p.send(wire.Message{Kind: wire.KindExited, ID: m.ID})
 			p.started(m.ID, p.streams(m.Spawn)...)
 		}), noCommand},
+		// Of a command that is being killed more is known by then.
 		"an exit twice": {after(func(p *peer, id uint64) {
 			p.send(wire.Message{Kind: wire.KindExited, ID: id})
 			p.send(wire.Message{Kind: wire.KindExited, ID: id})
-		}), noCommand},
+		}), "it tells "},
 		"an exit that is a stop":  {after(func(p *peer, id uint64) { p.send(wire.Message{Kind: wire.KindExited, ID: id, Status: 0x137f}) }), "it tells an exit that is none"},
 		"an exit after ages":      {after(func(p *peer, id uint64) { p.send(wire.Message{Kind: wire.KindExited, ID: id, CPUMicros: 1 << 62}) }), "it tells an exit that is none"},
 		"an exit with descriptor": {after(func(p *peer, _ uint64) { p.send(wire.Message{Kind: wire.KindExited, ID: 1 << 60}, openSocket()) }), noCommand},
