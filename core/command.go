@@ -94,7 +94,7 @@ func (h *Handle) start(ctx context.Context, op string, cmd spec.Command) (*Proce
 }
 
 func (h *Handle) launch(ctx context.Context, op string, cmd spec.Command) (*Process, error) {
-	g, err := h.session.generation(ctx, h)
+	g, err := h.session.generation(ctx, h, cmd.NoQueue)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, errdefs.Abort(ctx, op, "")

@@ -113,7 +113,7 @@ type opener struct {
 
 func (o *opener) sandbox(ctx context.Context) (*supervise.Opener, error) {
 	if o.g == nil {
-		g, err := o.h.session.generation(ctx, o.h)
+		g, err := o.h.session.generation(ctx, o.h, false)
 		if err != nil {
 			return nil, err
 		}

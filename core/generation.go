@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -99,7 +100,9 @@ var (
 // when there is none, and for spec.OfCommand always. Every generation that it
 // returns is given back with leave. The context bounds the waiting, and only the
 // start of a generation of the caller's own.
-func (s *Session) generation(ctx context.Context, h *Handle) (*generation, error) {
+//
+// Errors: Busy for the impatient, where it would have to wait for a place.
+func (s *Session) generation(ctx context.Context, h *Handle, impatient bool) (*generation, error) {
 	// A sandbox that dies right after its start is not retried for ever.
 	for range 3 {
 		g, others, err := s.claim(ctx, h)
@@ -115,7 +118,7 @@ func (s *Session) generation(ctx context.Context, h *Handle) (*generation, error
 			}
 			continue
 		}
-		serves, err := s.ready(ctx, g)
+		serves, err := s.ready(ctx, g, impatient)
 		if serves {
 			return g, nil
 		}
@@ -129,16 +132,28 @@ func (s *Session) generation(ctx context.Context, h *Handle) (*generation, error
 
 // ready waits until a claimed generation has started and tells whether it can
 // serve; if it cannot and there is no error, the next one may.
-func (s *Session) ready(ctx context.Context, g *generation) (serves bool, err error) {
+func (s *Session) ready(ctx context.Context, g *generation, impatient bool) (serves bool, err error) {
+	full, done := g.full, ctx.Done()
+	select {
+	case <-g.started:
+		full = nil // it has waited, and has its place
+	default:
+		if !impatient {
+			full = nil
+		}
+	}
 	if g.own {
-		// The start follows the caller's context, and leaves nothing.
-		<-g.started
-		return g.err == nil, g.err
+		done = nil // the start follows the caller's context, and leaves nothing
 	}
 	select {
 	case <-g.started:
-	case <-ctx.Done():
+	case <-full:
+		return false, g.busy()
+	case <-done:
 		return false, errdefs.Abort(ctx, "start", "")
+	}
+	if g.own {
+		return g.err == nil, g.err
 	}
 	if g.err != nil {
 		return false, g.err
@@ -154,6 +169,14 @@ func (s *Session) ready(ctx context.Context, g *generation) (serves bool, err er
 	// What its commands would write goes nowhere: the directory was removed
 	// or replaced. The next sandbox tells whether there is another one.
 	return false, s.end(ctx, adrift, g)
+}
+
+// busy tells why g has to wait.
+func (g *generation) busy() error {
+	return &errdefs.Error{
+		Code: errdefs.Busy, Op: "maxLiveGenerations", Limit: g.limit, Live: g.live,
+		Msg: fmt.Sprintf("%d sandboxes of this process are live and in use, and the limit is %d", g.live, g.limit),
+	}
 }
 
 // leave gives back what generation returned. One of the caller's own is ended

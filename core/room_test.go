@@ -166,6 +166,34 @@ func TestRoom_WaitingEnds(t *testing.T) {
 	}
 }
 
+func TestRoom_TheImpatientAreRefused(t *testing.T) {
+	for _, processes := range []spec.Processes{spec.OfSession, spec.OfCommand} {
+		t.Run(string(processes), func(t *testing.T) {
+			t.Parallel()
+			s := bounded(t, 1, 1)
+			w := s[0].beside(func(req *CreateRequest) {
+				req.SessionKey, req.Sandbox.Processes = "b", processes
+				req.Lifetime.MaxLiveGenerations = 1
+			})
+			at := script("true")
+			at.NoQueue = true
+			first := s[0].spawn("exec sleep 300")
+			kept := w.runLater(t.Context(), "true")
+			requireWaiting(t, w, kept)
+			_, err := w.Run(t.Context(), at, spec.Limits{})
+			var known *errdefs.Error
+			require.ErrorAs(t, err, &known)
+			require.Equal(t, []any{errdefs.Busy, int64(1), int64(1)}, []any{known.Code, known.Limit, known.Live})
+			require.Empty(t, s[0].of(event.CleanupStarted))
+			require.NoError(t, first.Kill(t.Context(), event.ReasonKilled))
+			require0(t, kept) // whoever waits was not refused with it
+			// What is unused is ended for them, too.
+			_, err = w.Run(t.Context(), at, spec.Limits{})
+			require.NoError(t, err)
+		})
+	}
+}
+
 // Of several who wait for one start, the last to give up ends it.
 func TestRoom_OneOfManyGivesUp(t *testing.T) {
 	s := bounded(t, 2, 1)

@@ -97,7 +97,7 @@ func TestClaim_NothingStartsInASessionThatNobodyUses(t *testing.T) {
 		handle.sandbox.Processes = processes
 		c.Close()
 		// As a command does that was admitted just before the end.
-		_, err := handle.session.generation(t.Context(), handle)
+		_, err := handle.session.generation(t.Context(), handle, false)
 		require.Equal(t, errdefs.Closed, errdefs.CodeOf(err))
 		require.Empty(t, handle.session.live)
 	}

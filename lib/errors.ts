@@ -69,9 +69,9 @@ export interface SandboxErrorInfo {
   readonly stderrBytes?: number;
   /** How long a command had run when it was ended. */
   readonly durationMs?: number;
-  /** How many commands may be live, of a command refused for it: the smallest limit that holds. */
+  /** How many commands of a session, or sandboxes of this process, may be live: the smallest limit that holds. */
   readonly limit?: number;
-  /** How many commands of the session were live then. */
+  /** How many were live when a command was refused for it. */
   readonly live?: number;
   /** The error behind this one. */
   readonly cause?: unknown;

@@ -72,7 +72,8 @@ export interface BwrapSandboxCreateOptions {
   readonly maxConcurrentProcesses?: number | null | undefined;
   /**
    * Whether a command over `maxConcurrentProcesses` waits its turn, first come first
-   * served, which counts in `runTimeoutMs`. With `false` it rejects at once with
+   * served, and one that needs a sandbox over `maxLiveGenerations` waits for a place,
+   * which both counts in `runTimeoutMs`. With `false` it rejects at once with
    * `ERR_BUSY`. Default `true`.
    */
   readonly queue?: boolean | undefined;
@@ -94,10 +95,9 @@ export interface BwrapSandboxCreateOptions {
   /**
    * Limit of live sandboxes in this process, over all its sessions; `null` is none.
    * One more ends the one that has been unused for longest and in which nothing
-   * runs, as by `stop()`. Where something runs in each, it waits, which counts in
-   * `runTimeoutMs`. With `processes: "command"` the sandbox of each command counts
-   * while it lives; one on `standby` does not, and is not started where the limit
-   * is reached. Of several values that of the open counts which starts a sandbox.
+   * runs, as by `stop()`. Where something runs in each, it waits, see `queue`. With
+   * `processes: "command"` the sandbox of each command counts while it lives; one on
+   * `standby` does not, and is not started where the limit is reached. Of several values that of the open counts which starts a sandbox.
    * Default {@link DEFAULT_MAX_LIVE_GENERATIONS}.
    */
   readonly maxLiveGenerations?: number | null | undefined;

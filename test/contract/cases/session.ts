@@ -376,6 +376,8 @@ export const session: Cases = {
     await setTimeout(200);
     controller.abort("enough");
     await assert.rejects(given, same("enough"));
+    const { session: impatient } = await place.open({ ...options, queue: false }, { key: "d" });
+    await assert.rejects(impatient.run({ command: "touch ran" }), { code: "ERR_BUSY", limit: 2, live: 2 });
     await running.kill();
     assert.deepEqual((await waiting).stdout, "c\n");
     assert.equal(await c.readTextFile({ path: "ran" }), null);
