@@ -4,6 +4,7 @@
 package spec
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -187,11 +188,12 @@ type Lifetime struct {
 
 // Validate rejects negative numbers.
 func (l Lifetime) Validate() error {
-	if l.IdleTimeoutMs < 0 {
-		return errdefs.Invalid("idleTimeoutMs", "must not be negative")
-	}
-	if l.MaxLiveGenerations < 0 {
-		return errdefs.Invalid("maxLiveGenerations", "must not be negative")
+	return cmp.Or(notNegative("idleTimeoutMs", l.IdleTimeoutMs), notNegative("maxLiveGenerations", l.MaxLiveGenerations))
+}
+
+func notNegative(field string, n int64) error {
+	if n < 0 {
+		return errdefs.Invalid(field, "must not be negative")
 	}
 	return nil
 }
@@ -242,8 +244,8 @@ func (c Command) Validate() error {
 			return err
 		}
 	}
-	if c.MaxProcesses < 0 {
-		return errdefs.Invalid("maxProcesses", "must not be negative")
+	if err := notNegative("maxProcesses", c.MaxProcesses); err != nil {
+		return err
 	}
 	for name, value := range c.Env {
 		if name == "" {
@@ -309,13 +311,7 @@ type Limits struct {
 
 // Validate rejects negative limits.
 func (l Limits) Validate() error {
-	if l.TimeoutMs < 0 {
-		return errdefs.Invalid("timeoutMs", "must not be negative")
-	}
-	if l.MaxOutputBytes < 0 {
-		return errdefs.Invalid("maxOutputBytes", "must not be negative")
-	}
-	return nil
+	return cmp.Or(notNegative("timeoutMs", l.TimeoutMs), notNegative("maxOutputBytes", l.MaxOutputBytes))
 }
 
 // Timeout returns TimeoutMs as a duration; what is too long for one counts as no limit.
