@@ -22,7 +22,7 @@ const skills = { "greet/SKILL.md": "Say hello.\n" };
 /** An agent of a place: its servers and what is written down outlive each other. */
 function agentIn(place: Place, options: Record<string, unknown> & { readonly prepare?: eve.Prepare } = {}) {
   const records: eve.Records = new Map();
-  const environment = provider.environment({ cacheDir: place.cacheDir, ...options });
+  const environment = provider.environment({ standby: false, cacheDir: place.cacheDir, ...options });
   const appRoot = place.directory;
   return {
     environment,

@@ -20,7 +20,7 @@ const seeds = [
 
 /** The provider of a place, its handles ended with it. */
 function providerIn(place: Place) {
-  const eve = handles({ cacheDir: place.cacheDir });
+  const eve = handles({ standby: false, cacheDir: place.cacheDir });
   const adopt = (handle: Handle<SandboxOperations>) => {
     place.defer(() => handle.onRuntimeShutdown());
     return handle;
