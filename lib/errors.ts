@@ -149,11 +149,9 @@ export function decodeError(
  * UTF-8 become U+FFFD; a byte order mark is a character of the text like any other.
  */
 export function decodeOutput(output: Uint8Array, stdoutLength: number): { stdout: string; stderr: string } {
-  const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
-  return {
-    stdout: decoder.decode(output.subarray(0, stdoutLength)),
-    stderr: decoder.decode(output.subarray(stdoutLength)),
-  };
+  // Not by a TextDecoder, which takes several times as long over 16 MB, to the same text.
+  const text = Buffer.from(output.buffer, output.byteOffset, output.byteLength);
+  return { stdout: text.toString("utf8", 0, stdoutLength), stderr: text.toString("utf8", stdoutLength) };
 }
 
 /** What was captured of aborted commands, by the reason that their call rejected with. */
