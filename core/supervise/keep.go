@@ -50,7 +50,7 @@ func (k *kept) fill(ctx context.Context, s *stream) {
 	const chunk = 64 << 10
 	for {
 		// One byte too many tells that there is more.
-		data, err := s.readPipe(ctx, min(chunk, keptBytes+1-len(k.data)))
+		data, err := s.readPipe(ctx, min(chunk, keptBytes+1-len(k.data)), ownRoom)
 		if err != nil {
 			return
 		}

@@ -322,7 +322,7 @@ func (p *Process) Read(ctx context.Context, stream, limit int) ([]byte, error) {
 	if stream != 1 && stream != 2 {
 		return nil, errdefs.Invalid("stream", "must be 1 or 2")
 	}
-	return p.streams[stream].read(ctx, limit)
+	return p.streams[stream].read(ctx, limit, ownRoom)
 }
 
 // Discard gives up a stream: what the command still writes there is thrown

@@ -190,13 +190,14 @@ func TestStream_WhatIsThereIsReadThoughTheDeadlineHasPassed(t *testing.T) {
 	_, err = w.WriteString("there")
 	require.NoError(t, err)
 	require.NoError(t, file.SetReadDeadline(longAgo))
-	data, err := readAvailable(file, 100)
+	s := newStream(file, func() {})
+	data, err := s.readAvailable(file, 100, ownRoom)
 	require.NoError(t, err)
 	require.Equal(t, "there", string(data))
-	_, err = readAvailable(file, 100)
+	_, err = s.readAvailable(file, 100, ownRoom)
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	require.NoError(t, w.Close())
-	_, err = readAvailable(file, 100)
+	_, err = s.readAvailable(file, 100, ownRoom)
 	require.ErrorIs(t, err, errHungUp)
 }
 

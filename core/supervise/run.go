@@ -144,7 +144,6 @@ func tooMuch() error {
 // read collects one stream. It ends with the stream, which ends with the main
 // process, so it needs no context.
 func (c *collector) read(p *Process, i int) {
-	const chunk = 64 << 10
 	var err error
 	defer func() {
 		if err != nil && err != io.EOF {
@@ -154,28 +153,28 @@ func (c *collector) read(p *Process, i int) {
 		}
 	}()
 	defer errdefs.Recover(&err)
+	part := &c.parts[i]
 	for {
 		var data []byte
-		if data, err = p.Read(context.Background(), i, chunk); err != nil {
+		if data, err = p.streams[i].read(context.Background(), wide, part.room); err != nil {
 			return
 		}
-		c.add(i, data)
+		c.add(part, data)
 	}
 }
 
-func (c *collector) add(i int, data []byte) {
+// add counts data, which lies in the part's room.
+func (c *collector) add(part *part, data []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	part := &c.parts[i]
 	part.total += int64(len(data))
-	if c.limit <= 0 {
-		part.head = append(part.head, data...)
-		return
-	}
 	if !part.cut {
-		fits := min(int64(len(data)), c.limit-c.held)
-		part.head = appendWithin(part.head, data[:fits], c.limit)
-		c.held += fits
+		fits := len(data)
+		if c.limit > 0 {
+			fits = int(min(int64(fits), c.limit-c.held))
+		}
+		part.head = part.head[:len(part.head)+fits]
+		c.held += int64(fits)
 		if data = data[fits:]; len(data) == 0 {
 			return
 		}
@@ -196,7 +195,7 @@ func appendWithin(to, data []byte, limit int64) []byte {
 	return append(to, data...)
 }
 
-// part is what is kept of one stream. Once cut, head keeps the first half of
+// part is what is kept of one stream; its reader alone touches it. Once cut, head keeps the first half of
 // what was held by then, and tail the last bytes, as many as the other half had.
 type part struct {
 	total int64
@@ -205,6 +204,20 @@ type part struct {
 	// tail is a ring that begins at start.
 	tail  []byte
 	start int
+}
+
+// room returns place for n bytes right behind head, or once cut anywhere.
+func (p *part) room(n int) []byte {
+	if p.cut {
+		return make([]byte, n)
+	}
+	end := len(p.head) + n
+	if end > cap(p.head) {
+		grown := make([]byte, len(p.head), max(end, 2*cap(p.head)))
+		copy(grown, p.head)
+		p.head = grown
+	}
+	return p.head[len(p.head):end]
 }
 
 func (p *part) split() {

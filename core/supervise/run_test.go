@@ -145,7 +145,10 @@ func TestCollector_KeepsHeadAndTail(t *testing.T) {
 			c := &collector{limit: tc.limit, kill: func() { kills++ }}
 			total := int64(0)
 			for _, chunk := range tc.chunks {
-				c.add(int(chunk[0]-'0'), []byte(chunk[1:]))
+				part := &c.parts[chunk[0]-'0']
+				data := part.room(len(chunk) - 1)
+				copy(data, chunk[1:])
+				c.add(part, data)
 				total += int64(len(chunk) - 1)
 			}
 			require.Equal(t, tc.stdout, short(c.parts[1].bytes()))
