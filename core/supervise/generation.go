@@ -273,10 +273,11 @@ func (g *Generation) condemn() {
 	_ = g.conn.Close()
 }
 
-// abandon ends a sandbox that never came up, at once.
+// abandon ends a sandbox that never came up. Not by killing bwrap, while that may
+// still get there: its child waits for its leave to go on, and whoever kills bwrap
+// before leaves a process that waits for ever and has nobody to end it.
 func (g *Generation) abandon() {
 	g.condemn()
-	_ = g.child.Kill()
 	<-g.done
 }
 
@@ -440,6 +441,7 @@ func (g *Generation) finish() {
 	select {
 	case <-g.child.Done():
 	case <-timer.C:
+		g.watchInit() // of a start that hangs nobody knows yet who it is
 	}
 	g.killInit()
 	_ = g.child.Kill()

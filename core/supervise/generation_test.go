@@ -92,6 +92,28 @@ func TestStart_Cancelled(t *testing.T) {
 	require.Equal(t, before, children(t))
 }
 
+// bwrap's child waits for bwrap's leave to go on, and would wait for ever if bwrap
+// were killed before it has given that.
+func TestStart_CancelledAtAnyMomentLeavesNothing(t *testing.T) {
+	cfg := config(t, t.TempDir(), bwrap.Request{})
+	before := orphans(t)
+	began := 0
+	for round := range 300 {
+		after := time.Duration(round%60) * 200 * time.Microsecond
+		ctx, cancel := context.WithTimeout(t.Context(), after)
+		g, err := Start(ctx, cfg)
+		cancel()
+		if err == nil {
+			began++
+			stop(t, g)
+		} else {
+			require.Equal(t, errdefs.Aborted, errdefs.CodeOf(err), "%v", err)
+		}
+	}
+	require.Less(t, began, 300)
+	require.Equal(t, before, orphans(t))
+}
+
 // Everything that a user of the host could read tells nothing.
 func TestStart_ShowsNothingToOtherUsers(t *testing.T) {
 	t.Setenv("SECRET_OF_THE_HOST", "1")

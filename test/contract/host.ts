@@ -2,7 +2,7 @@
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { readdirSync, readFileSync } from "node:fs";
+import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { setTimeout } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 
@@ -67,6 +67,19 @@ export function sandboxProcesses(): HostProcess[] {
     for (const { pid, parent } of all) if (found.has(parent)) found.add(pid);
   }
   return all.filter(({ pid, name }) => found.has(pid) && pid !== process.pid && !name.startsWith("node"));
+}
+
+/** The bwraps that hold something of a directory, also those that have lost their parent. */
+export function sandboxesOn(directory: string): HostProcess[] {
+  return processes().filter(({ pid, name }) => {
+    if (name !== "bwrap") return false;
+    try {
+      const links = readdirSync(`/proc/${pid}/fd`).map((fd) => readlinkSync(`/proc/${pid}/fd/${fd}`));
+      return links.some((link) => link.startsWith(`${directory}/`));
+    } catch {
+      return false; // it has gone meanwhile, or is another user's
+    }
+  });
 }
 
 let lastNap = 0;

@@ -7,7 +7,7 @@ import { promisify } from "node:util";
 
 import type { BwrapSandboxCreateOptions, BwrapSandboxEvent, SandboxOperations } from "../../lib/index.ts";
 import type { Adapter, Factory, Opened, SessionInput } from "./adapter.ts";
-import { sandboxProcesses, until } from "./host.ts";
+import { sandboxesOn, sandboxProcesses, until } from "./host.ts";
 
 /** Where one case happens. */
 export interface Place {
@@ -68,8 +68,9 @@ export async function inPlace(factory: Factory, play: (place: Place) => Promise<
     await promisify(execFile)("chmod", ["-R", "u+rwX", directory]);
     await rm(directory, { recursive: true, force: true });
   }
-  await until("nothing of the sandboxes is left", () => sandboxProcesses().length === 0).catch(() => {
-    assert.deepEqual(sandboxProcesses(), []);
+  const left = () => [...sandboxProcesses(), ...sandboxesOn(directory)];
+  await until("nothing of the sandboxes is left", () => left().length === 0).catch(() => {
+    assert.deepEqual(left(), []);
   });
 }
 
