@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -51,7 +53,7 @@ func owner(marker string) int {
 func TestCrash_NothingOutlivesItsOwner(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
-	before := orphans(t) // of others on this host
+	before := orphans(t, "") // of others on this host
 	for round := range 10 {
 		marker := fmt.Sprintf("crash-%d-%d", os.Getpid(), round)
 		reader, writer, err := pipe()
@@ -71,13 +73,14 @@ func TestCrash_NothingOutlivesItsOwner(t *testing.T) {
 		_ = reader.Close()
 		require.Eventually(t, func() bool { return marked(marker) == 0 }, 2*time.Second, 5*time.Millisecond,
 			"round %d: %d processes are left", round, marked(marker))
-		require.Eventually(t, func() bool { return orphans(t) <= before }, 2*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return orphans(t, "") <= before }, 2*time.Second, 5*time.Millisecond)
 	}
 }
 
 // orphans counts bwrap processes that have lost their parent: started by us, in
-// a session whose leader is bwrap itself, with the arguments that only we use.
-func orphans(t testing.TB) int {
+// a session whose leader is bwrap itself, with the arguments that only we use, on
+// that workspace unless it is empty.
+func orphans(t testing.TB, workspace string) int {
 	t.Helper()
 	n := 0
 	dirs, err := os.ReadDir("/proc")
@@ -90,11 +93,20 @@ func orphans(t testing.TB) int {
 		var ppid int
 		stat, _ := os.ReadFile("/proc/" + d.Name() + "/stat")
 		_, _ = fmt.Sscanf(string(stat), "%d (bwrap) %c %d", new(int), new(rune), &ppid)
-		if ppid == 1 {
+		if ppid == 1 && (workspace == "" || has(d.Name(), workspace)) {
 			n++
 		}
 	}
 	return n
+}
+
+// has tells whether a process has a directory open.
+func has(pid, dir string) bool {
+	fds, _ := filepath.Glob("/proc/" + pid + "/fd/*")
+	return slices.ContainsFunc(fds, func(fd string) bool {
+		target, _ := os.Readlink(fd)
+		return target == dir
+	})
 }
 
 func TestCrash_BwrapKilled(t *testing.T) {
