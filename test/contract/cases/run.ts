@@ -397,7 +397,7 @@ export const run: Cases = {
     });
     assert.equal(stdout, "started\n");
     await run({ command: "touch go" });
-    await until("the child has written 2 MB", async () => (await readTextFile({ path: "finished" })) !== null);
+    await until("the child has written 2 MB", () => readTextFile({ path: "finished" }));
     assert.equal(await readTextFile({ path: "finished" }), "all\n");
   },
 
