@@ -34,11 +34,8 @@ func sbx_env_open(reply C.sbx_reply_fn, callerContext unsafe.Pointer) C.uint64_t
 		return 0
 	}
 	return C.uint64_t(openEnvironment(func(call uint64, json, data []byte) {
-		text, blob := copyOut(json), unsafe.Pointer(nil)
-		if len(data) > 0 {
-			blob = C.CBytes(data)
-		}
-		C.sbx_call_reply(reply, callerContext, C.uint64_t(call), text, C.size_t(len(json)), blob, C.size_t(len(data)))
+		blob := unsafe.Pointer(unsafe.SliceData(data))
+		C.sbx_call_reply(reply, callerContext, C.uint64_t(call), copyOut(json), C.size_t(len(json)), blob, C.size_t(len(data)))
 	}).id)
 }
 
@@ -107,6 +104,21 @@ func copyIn(from unsafe.Pointer, length C.size_t) []byte {
 		return nil
 	}
 	return append([]byte(nil), unsafe.Slice((*byte)(from), length)...)
+}
+
+// outside is realloc over slices, with size 0 for free and nil for what is not
+// there: a [supervise.Memory] that sbx_free takes. A large block grows there
+// without being copied.
+func outside(old []byte, size int) []byte {
+	block := unsafe.Pointer(unsafe.SliceData(old))
+	if size == 0 {
+		C.free(block)
+		return nil
+	}
+	if block = C.realloc(block, C.size_t(size)); block == nil {
+		panic("out of memory")
+	}
+	return unsafe.Slice((*byte)(block), size)
 }
 
 // copyOut returns a malloc'ed copy with a terminating NUL.

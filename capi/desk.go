@@ -10,7 +10,7 @@ import (
 )
 
 // runtime is what all environments of the process share.
-var runtime core.Runtime
+var runtime = core.Runtime{Memory: outside}
 
 // desk is an environment's part in the runtime. The zero value is ready.
 type desk struct {

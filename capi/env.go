@@ -30,7 +30,8 @@ var environments = struct {
 // from any goroutine.
 type environment struct {
 	id uint64
-	// send hands a reply to the caller and copies both slices; data may be nil.
+	// send hands a reply to the caller. It copies json, and takes data over, which
+	// lies in memory of C's, or is nil.
 	send func(call uint64, json, data []byte)
 
 	// replying is held for reading around each send, and for writing to end them.

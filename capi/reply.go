@@ -17,6 +17,9 @@ import (
 // bytes that came along, nil if none; the function owns them. It returns the
 // members of the reply (nil for none) and raw bytes.
 //
+// Members that hold an output bring raw bytes, in place of the other ones, that are
+// handed over and not copied.
+//
 // With an error the raw bytes still go out, and the members stand beside the
 // error: {"error":{…},"stdoutBytes":…}. An error caused by ctx and without a
 // code of its own becomes ERR_ABORTED.
@@ -76,12 +79,26 @@ func internal(v any) error {
 // reply sends the one reply to a call, unless the environment has ended.
 func (e *environment) reply(call uint64, members any, data []byte, err error) {
 	body := encode(members, err)
+	var out []byte
+	if brings, ok := members.(interface{ raw() []byte }); ok {
+		out = brings.raw()
+	} else if len(data) > 0 {
+		out = outside(nil, len(data))
+		copy(out, data)
+	}
 	e.replying.RLock()
 	defer e.replying.RUnlock()
-	if !e.silent {
-		e.send(call, body, data)
+	if e.silent {
+		outside(out, 0)
+		return
 	}
+	e.send(call, body, out)
 }
+
+// output is raw bytes that outside gave, as a part of a reply's members.
+type output struct{ bytes []byte }
+
+func (o output) raw() []byte { return o.bytes }
 
 // event sends an event, unless the environment has ended.
 func (e *environment) event(members any) { e.reply(0, members, nil, nil) }

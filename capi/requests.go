@@ -162,6 +162,7 @@ type ran struct {
 	StdoutTruncated bool  `json:"stdoutTruncated"`
 	StderrTruncated bool  `json:"stderrTruncated"`
 	DurationMs      int64 `json:"durationMs"`
+	output
 }
 
 func (runRequest) queues() {}
@@ -179,12 +180,17 @@ func run(ctx context.Context, e *environment, req runRequest, _ []byte) (any, []
 			return nil, nil, err
 		}
 	}
+	stdoutLength, stderrLength := len(result.Stdout), len(result.Stderr)
+	both := outside(result.Stdout, stdoutLength+stderrLength)
+	copy(both[stdoutLength:], result.Stderr)
+	outside(result.Stderr, 0)
 	return ran{
-		ExitCode: result.ExitCode, StdoutLength: len(result.Stdout),
+		ExitCode: result.ExitCode, StdoutLength: stdoutLength,
 		StdoutBytes: result.StdoutTotal, StderrBytes: result.StderrTotal,
 		StdoutTruncated: result.StdoutTruncated, StderrTruncated: result.StderrTruncated,
 		DurationMs: result.Duration.Milliseconds(),
-	}, append(result.Stdout, result.Stderr...), err
+		output:     output{both},
+	}, nil, err
 }
 
 type spawnRequest struct {
@@ -230,6 +236,12 @@ type part struct {
 	End bool `json:"end"`
 }
 
+// read is a part of a process's output.
+type read struct {
+	part
+	output
+}
+
 func processRead(ctx context.Context, e *environment, req streamRequest, _ []byte) (any, []byte, error) {
 	p, err := req.stream(e)
 	if err != nil {
@@ -241,9 +253,9 @@ func processRead(ctx context.Context, e *environment, req streamRequest, _ []byt
 	}
 	data, err := p.Read(ctx, req.Stream, limit)
 	if errors.Is(err, io.EOF) {
-		return part{End: true}, data, nil
+		return part{End: true}, nil, nil
 	}
-	return part{}, data, err
+	return read{output: output{data}}, nil, err
 }
 
 // chunk is the size of a read that asks for at most n bytes.

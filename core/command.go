@@ -106,7 +106,7 @@ func (h *Handle) launch(ctx context.Context, op string, cmd spec.Command) (*Proc
 		dir = spec.Workspace
 	}
 	shell := loginShell(spec.Login{Home: h.sandbox.HomePath(), User: g.box.User(), Shell: g.box.Shell()}, cmd)
-	shell.Dir, shell.Stdin = dir, cmd.Stdin
+	shell.Dir, shell.Stdin, shell.Memory = dir, cmd.Stdin, h.client.runtime.Memory
 	if cmd.Pty != nil {
 		shell.Columns, shell.Rows = cmd.Pty.Columns, cmd.Pty.Rows
 	}

@@ -16,10 +16,15 @@ import (
 	"github.com/evelandhq/sandbox-bwrap/core/prune"
 	"github.com/evelandhq/sandbox-bwrap/core/spec"
 	"github.com/evelandhq/sandbox-bwrap/core/store"
+	"github.com/evelandhq/sandbox-bwrap/core/supervise"
 )
 
 // Runtime is the state that all clients of one process share. The zero value is ready.
 type Runtime struct {
+	// Memory is where the output of commands is put that Run and Read return.
+	// Nil means Go's own.
+	Memory supervise.Memory
+
 	// mu guards the fields below it.
 	mu       sync.Mutex
 	sessions map[sessionName]*Session

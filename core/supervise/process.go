@@ -37,6 +37,8 @@ type Command struct {
 	// instead of streams: what it writes is read as stdout, stdin is the keyboard, and
 	// stderr is at its end. Zero means none.
 	Columns, Rows int
+	// Memory is where Read and Collect put the output. Nil means Go's own.
+	Memory Memory
 }
 
 // Exit is how a main process ended.
@@ -80,6 +82,7 @@ type Process struct {
 	generation *Generation
 	id         uint64
 	pid        int
+	memory     Memory
 	// streams has stdout and stderr at 1 and 2.
 	streams [3]*stream
 	stdin   *input
@@ -113,7 +116,7 @@ func newProcess(g *Generation, m wire.Message, fds []int, cmd Command) (*Process
 		return nil, errors.New("it starts a command without what belongs to one")
 	}
 	p := &Process{
-		generation: g, id: m.ID, pid: m.Pid, state: processStarting,
+		generation: g, id: m.ID, pid: m.Pid, memory: cmd.Memory, state: processStarting,
 		stdin: &input{turn: make(chan struct{}, 1), terminal: terminal},
 		over:  make(chan struct{}), ended: make(chan struct{}), killAnswer: make(chan int, 1),
 	}
@@ -322,7 +325,16 @@ func (p *Process) Read(ctx context.Context, stream, limit int) ([]byte, error) {
 	if stream != 1 && stream != 2 {
 		return nil, errdefs.Invalid("stream", "must be 1 or 2")
 	}
-	return p.streams[stream].read(ctx, limit, ownRoom)
+	var block []byte
+	data, err := p.streams[stream].read(ctx, limit, func(n int) []byte {
+		block = p.memory.resize(block, n)
+		return block
+	})
+	if len(data) == 0 {
+		p.memory.resize(block, 0)
+		return nil, err
+	}
+	return block[:len(data)], err
 }
 
 // Discard gives up a stream: what the command still writes there is thrown

@@ -154,13 +154,24 @@ func (c *collector) read(p *Process, i int) {
 	}()
 	defer errdefs.Recover(&err)
 	part := &c.parts[i]
+	part.memory, part.limit = p.memory, c.limit
 	for {
 		var data []byte
-		if data, err = p.streams[i].read(context.Background(), wide, part.room); err != nil {
+		if data, err = p.streams[i].read(context.Background(), c.most(part), part.room); err != nil {
 			return
 		}
 		c.add(part, data)
 	}
+}
+
+// most is how much a read may bring: one byte over the limit tells that there is more.
+func (c *collector) most(part *part) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.limit <= 0 || part.cut {
+		return wide
+	}
+	return int(min(wide, c.limit-c.held+1))
 }
 
 // add counts data, which lies in the part's room.
@@ -195,10 +206,16 @@ func appendWithin(to, data []byte, limit int64) []byte {
 	return append(to, data...)
 }
 
-// part is what is kept of one stream; its reader alone touches it. Once cut, head keeps the first half of
-// what was held by then, and tail the last bytes, as many as the other half had.
+// part is what is kept of one stream; its reader alone touches it. Once cut, head
+// keeps the first half of what was held by then, and tail the last bytes, as many as
+// the other half had.
 type part struct {
+	memory Memory
+	// limit is the collector's, more than which is no use. Zero means none.
+	limit int64
 	total int64
+	// block is what memory gave; head and tail lie in it.
+	block []byte
 	head  []byte
 	cut   bool
 	// tail is a ring that begins at start.
@@ -212,12 +229,15 @@ func (p *part) room(n int) []byte {
 		return make([]byte, n)
 	}
 	end := len(p.head) + n
-	if end > cap(p.head) {
-		grown := make([]byte, len(p.head), max(end, 2*cap(p.head)))
-		copy(grown, p.head)
-		p.head = grown
+	if end > len(p.block) {
+		double := 2 * len(p.block)
+		if p.limit > 0 {
+			double = int(min(int64(double), p.limit))
+		}
+		p.block = p.memory.resize(p.block, max(end, double))
+		p.head = p.block[:len(p.head)]
 	}
-	return p.head[len(p.head):end]
+	return p.block[len(p.head):end]
 }
 
 func (p *part) split() {
@@ -242,11 +262,11 @@ func (p *part) roll(data []byte) {
 	p.start = (p.start + len(data)) % size
 }
 
-// bytes returns what was kept. At the cut stands a line of its own, so that the
+// bytes returns what was kept, in memory. At the cut stands a line of its own, so that the
 // bytes on its two sides cannot be taken for one character, number or line.
 func (p *part) bytes() []byte {
 	if !p.cut {
-		return p.head
+		return p.memory.resize(p.block, len(p.head))
 	}
 	head := p.head[:len(p.head)-brokenEnd(p.head)]
 	tail := slices.Concat(p.tail[p.start:], p.tail[:p.start])
@@ -256,7 +276,10 @@ func (p *part) bytes() []byte {
 		newline = "\n"
 	}
 	line := fmt.Sprintf("%s[... %d bytes left out ...]\n", newline, p.total-int64(len(head)+len(tail)))
-	return slices.Concat(head, []byte(line), tail)
+	captured := slices.Concat(head, []byte(line), tail)
+	p.block = p.memory.resize(p.block, len(captured))
+	copy(p.block, captured)
+	return p.block
 }
 
 // brokenEnd returns how many bytes at the end of data begin a character whose

@@ -33,7 +33,7 @@ const (
 	gathering = 200 * time.Microsecond
 )
 
-// room makes place for n bytes of output.
+// room makes place for n bytes of output. Asked again it may be the same place.
 type room func(n int) []byte
 
 func ownRoom(n int) []byte { return make([]byte, n) }
