@@ -116,7 +116,7 @@ func outside(old []byte, size int) []byte {
 		return nil
 	}
 	if block = C.realloc(block, C.size_t(size)); block == nil {
-		panic("out of memory") //permit:panic as C.malloc, whose process ends there
+		panic("out of memory") //permit:panic its callers are under protect or errdefs.Recover
 	}
 	return unsafe.Slice((*byte)(block), size)
 }

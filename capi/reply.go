@@ -79,12 +79,9 @@ func internal(v any) error {
 // reply sends the one reply to a call, unless the environment has ended.
 func (e *environment) reply(call uint64, members any, data []byte, err error) {
 	body := encode(members, err)
-	var out []byte
-	if brings, ok := members.(interface{ raw() []byte }); ok {
-		out = brings.raw()
-	} else if len(data) > 0 {
-		out = outside(nil, len(data))
-		copy(out, data)
+	_, out, noMemory := protect(func() (any, []byte, error) { return nil, handOver(members, data), nil })
+	if noMemory != nil {
+		body = encode(nil, noMemory)
 	}
 	e.replying.RLock()
 	defer e.replying.RUnlock()
@@ -93,6 +90,19 @@ func (e *environment) reply(call uint64, members any, data []byte, err error) {
 		return
 	}
 	e.send(call, body, out)
+}
+
+// handOver returns a reply's raw bytes in memory of C's.
+func handOver(members any, data []byte) []byte {
+	if brings, ok := members.(interface{ raw() []byte }); ok {
+		return brings.raw()
+	}
+	if len(data) == 0 {
+		return nil
+	}
+	out := outside(nil, len(data))
+	copy(out, data)
+	return out
 }
 
 // output is raw bytes that outside gave, as a part of a reply's members.
